@@ -54,7 +54,7 @@ SUBPACKAGES = {
         ("read",),
         ("hparams", "tokenizer", "pooling"),
         ("architectures",),
-        ("kv_cache",),
+        ("kv_cache", "vision"),
         ("model",),
     ],
     "importers/onnx": [

@@ -385,13 +385,11 @@ class CompiledSteps:
         most = MAX_GEMV_ROWS
         for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
             kind = plan.topology.devices[placed.device].kind
-            if kind == "vulkan":
-                continue
-            if node.op == "matmul":
+            if kind != "vulkan" and node.op == "matmul":
                 has_loop = kind == "cpu" and not rounds_operands(node.attrs)
                 if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
                     return 1
-            elif precision_of(node.attrs) == BYTES:
+            elif kind != "vulkan" and precision_of(node.attrs) == BYTES:
                 most = INT8_ROWS
         return most
 

@@ -31,5 +31,8 @@ GEMMA3 = replace(
     window_base=10000.0,
     window_scaled=False,
     scale_by_width=62,
+    takes_pictures=True,
 )
-GEMMA_EMBEDDING = replace(GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0)
+GEMMA_EMBEDDING = replace(
+    GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0, takes_pictures=False
+)

@@ -38,7 +38,7 @@ MODEL_NAMES: Mapping[str, str] = {
     "bailingmoe2": "Ling and Ring 2",
     "gemma": "Gemma 1",
     "gemma2": "Gemma 2",
-    "gemma3": "Gemma 3, text only",
+    "gemma3": "Gemma 3; pictures in Python",
     "phi2": "Phi 1.5 and 2",
     "phi3": "Phi 3, 3.5 and 4, including long contexts",
     "phimoe": "Phi 3.5 MoE",

@@ -37,7 +37,11 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "baichuan": Unsupported("Baichuan 1 and 2", f"{ALIBI}, in the models of 13 B", SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
-    "clip": Unsupported("a projector file (mmproj)", "encoders of images and sounds", VISION),
+    "clip": Unsupported(
+        "a projector file (mmproj)",
+        "a language model in another file; vs.load_projector takes this one",
+        VISION,
+    ),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
     "dbrx": Unsupported("DBRX", UNCHECKED, ROUTED),
     "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
