@@ -138,8 +138,8 @@ def _array(archive: zipfile.ZipFile, name: str, attrs: Mapping[str, Any]) -> NDA
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ModelFormatError(f"[load] expected {name} without compression")
     dtype = numpy_dtype(canonical_dtype(attrs["dtype"], NARROW))
-    array: NDArray = np.frombuffer(archive.read(name), dtype)
-    return array.reshape(attrs["shape"])
+    array: NDArray = np.frombuffer(archive.read(name), dtype).reshape(attrs["shape"])
+    return array
 
 
 def _attribute(value: Any) -> Any:
