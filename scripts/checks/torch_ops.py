@@ -52,8 +52,7 @@ def main() -> int:
     total = sum((Counter(r["counts"]) for r in rows.values()), Counter[str]())
     print(_summary(total))
     if args.write:
-        DATA.write_text(json.dumps({"device": args.device, "ops": rows}, indent=1) + "\n", "utf-8")
-        write_page(args.device, rows)
+        write_results(args.device, rows)
     return int(total["wrong"] > 0)
 
 
@@ -117,7 +116,7 @@ def examine_sample(scheduler: vs.Scheduler, info: Any, sample: Any) -> tuple[str
 
     inputs = [leaves[i].detach() for i in at]
     try:
-        expected = call(*[t.clone() for t in inputs])
+        expected = call(*inputs)
         module = make_fx(
             torch.func.functionalize(call, remove="mutations"),
             decomposition_table=decompositions(),
@@ -152,8 +151,13 @@ def _summary(total: Counter[str]) -> str:
     )
 
 
-def write_page(device: str, rows: dict[str, Any]) -> None:
-    """Write the table of ops that do not run wholly on devices."""
+def write_results(device: str, rows: dict[str, Any]) -> None:
+    """Store results, replacing those of the same ops, and write the table of ops that do not run
+    wholly on devices.
+    """
+    held = json.loads(DATA.read_text("utf-8"))["ops"] if DATA.exists() else {}
+    rows = dict(sorted({**held, **rows}.items()))
+    DATA.write_text(json.dumps({"device": device, "ops": rows}, indent=1) + "\n", "utf-8")
     total = sum((Counter(r["counts"]) for r in rows.values()), Counter[str]())
     lines = [BEGIN, _summary(total) + ".", "", "| op | samples with eager ops | reason |"]
     lines.append("|---|---|---|")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -75,7 +76,15 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no zip file")
     with pytest.raises(vs.ModelFormatError, match=r"got model\.vks"):
         vksched.torch.load(path)
-    for document in ('{"format": 99}', "{}", '{"format": 1, "nodes": [["exp", [0], {}, null]]}'):
+    weight = ["weight", [], {"shape": [1 << 40], "dtype": "float32"}, "w"]
+    for nodes in ([["exp", [0], {}, None]], [["onnx.Relu", [], {}, None]], [weight], [["?"]]):
+        document = json.dumps({"format": 1, "nodes": nodes, "inputs": [], "outputs": {}})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("graph.json", document)
+            archive.writestr("weights/0", b"1234")
+        with pytest.raises(vs.ModelFormatError):
+            vksched.torch.load(path)
+    for document in ('{"format": 99}', "{}", "[", "3"):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("graph.json", document)
         with pytest.raises(vs.ModelFormatError):

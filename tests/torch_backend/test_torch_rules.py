@@ -189,6 +189,7 @@ def indices(x: Any, i: Any, b: Any) -> Cases:
         "index add": lambda: x.index_add(1, torch.tensor([1, 1, 0]), x),
         "index copy": lambda: x.index_copy(1, torch.tensor([2, 0]), x[:, :2]),
         "masked fill": lambda: x.masked_fill(b, -1.0),
+        "masked scatter": lambda: x.masked_scatter(b, x * 2),
         "mask": lambda: torch.index_put(x, (b,), torch.tensor(2.0)),
         "take along": lambda: torch.take_along_dim(x, j, 2),
     }
@@ -227,6 +228,7 @@ def images(x: Any, w: Any, t: Any) -> Cases:
         "max pool index": lambda: F.max_pool2d(x, 2, return_indices=True)[1],
         "avg pool": lambda: F.avg_pool2d(x, 3, 2, 1),
         "avg pool without padding": lambda: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        "divisor": lambda: F.avg_pool2d(x, 3, 2, 1, divisor_override=4),
         "adaptive": lambda: F.adaptive_avg_pool2d(x, (3, 2)),
         "global": lambda: F.adaptive_avg_pool2d(x, 1),
         "nearest": lambda: F.interpolate(x, scale_factor=2),

@@ -44,14 +44,14 @@ def explain(compiled: Any) -> str:
 
 
 def _belongs(frame: FrameInfo, original: Any) -> bool:
-    owner = frame.owner() if frame.owner is not None else None
-    if isinstance(original, torch.nn.Module):
-        if owner is not None:
-            return any(owner is module for module in original.modules())
-        forwards = (getattr(module.forward, "__code__", None) for module in original.modules())
-        return any(frame.function == function_of(code) for code in forwards if code is not None)
-    code = getattr(original, "__code__", None)
-    return code is not None and frame.function == function_of(code)
+    if not isinstance(original, torch.nn.Module):
+        code = getattr(original, "__code__", None)
+        return code is not None and frame.function == function_of(code)
+    if frame.owner is not None:
+        owner = frame.owner()
+        return any(owner is module for module in original.modules())
+    forwards = (getattr(module.forward, "__code__", None) for module in original.modules())
+    return any(frame.function == function_of(code) for code in forwards if code is not None)
 
 
 def _program_lines(number: int, frame: FrameInfo, program: Program) -> list[str]:

@@ -2,7 +2,7 @@
 
     model.vks, a zip file without compression
       graph.json       format, nodes in topological order, outputs
-      weights/0.npy    one array for each weight and constant
+      weights/0        the bytes of a weight or constant; its node has shape and type
 
 Each node is created by its op's own type rule, so a damaged file raises an error when it is loaded.
 Examples: tests/torch_backend/test_torch_export.py.
@@ -16,20 +16,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ops  # noqa: F401 - declares the ops that a file may name
-from ..common.dtypes import NDArray
+from ..common.dtypes import NARROW, NDArray, canonical_dtype, numpy_dtype
 from ..common.errors import ModelFormatError, VkschedError
 from ..ir.graph import topological_order
+from ..ir.op import get_op
 from ..ir.tensor import Tensor, apply, constant, input, weight
 
 FORMAT = 1
 """The number of the format; it grows with each change that older versions cannot read."""
 GRAPH = "graph.json"
-FREE_OPS = ("input", "weight", "constant")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ def write_model(
 def _encode(archive: zipfile.ZipFile, tensor: Tensor, ids: Mapping[Tensor, int]) -> list[Any]:
     own_name = tensor.name if tensor.named else None
     if tensor.op in ("weight", "constant"):
-        with archive.open(f"weights/{ids[tensor]}.npy", "w", force_zip64=True) as out:
-            np.lib.format.write_array(out, np.asarray(tensor.data), allow_pickle=False)
+        array = np.ascontiguousarray(tensor.data)
+        with archive.open(f"weights/{ids[tensor]}", "w", force_zip64=True) as out:
+            out.write(array.reshape(-1).view(np.uint8).data)
     return [tensor.op, [ids[t] for t in tensor.inputs], dict(tensor.attrs), own_name]
 
 
@@ -120,9 +121,11 @@ def _decode(archive: zipfile.ZipFile) -> ExportedModel:
         if op == "input":
             bounds = (values["low"], values["high"]) if "low" in values else None
             tensors.append(input(name, values["shape"], values["dtype"], bounds))
-        elif op in FREE_OPS:
-            with archive.open(f"weights/{position}.npy") as held:
-                tensors.append((weight if op == "weight" else constant)(_array(held), name))
+        elif op in ("weight", "constant"):
+            array = _array(archive, f"weights/{position}", values)
+            tensors.append((weight if op == "weight" else constant)(array, name))
+        elif "." in op or get_op(op).stateful:  # those of other packages have no limits
+            raise ModelFormatError(f"[load] expected ops without states, got {op!r}")
         else:
             tensors.append(apply(op, operands, values, name))
     found = [tensors[i] for i in document["inputs"]]
@@ -130,9 +133,12 @@ def _decode(archive: zipfile.ZipFile) -> ExportedModel:
     return ExportedModel({t.name: t for t in found}, outputs)
 
 
-def _array(held: IO[bytes]) -> NDArray:
-    array: NDArray = np.lib.format.read_array(held, allow_pickle=False)
-    array.flags.writeable = False
+def _array(archive: zipfile.ZipFile, name: str, attrs: Mapping[str, Any]) -> NDArray:
+    """Return an array of the file, whose size limits what is allocated."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ModelFormatError(f"[load] expected {name} without compression")
+    dtype = numpy_dtype(canonical_dtype(attrs["dtype"], NARROW))
+    array: NDArray = np.frombuffer(archive.read(name), dtype).reshape(attrs["shape"])
     return array
 
 

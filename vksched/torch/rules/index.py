@@ -9,6 +9,8 @@ from ...common.dtypes import Shape
 from ...ir.tensor import Tensor
 from ...ops import (
     broadcast_to,
+    clip,
+    cumsum,
     embedding,
     equal,
     expand_dims,
@@ -196,6 +198,16 @@ def index_put(
     reduction = "add" if accumulate else "none"
     out = scatter_nd(permute_dims(x, first), at, updates, reduction)
     return permute_dims(out, _inverse(first))
+
+
+@rule("masked_scatter.default")
+def masked_scatter(call: Call, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    call.require(x.size > 0 and source.size > 0, "of an empty tensor")
+    selected = reshape(broadcast_to(mask, x.shape), (x.size,))
+    counted = cumsum(operand(selected, "int32"), 0) - operand(1, "int32")
+    at = clip(counted, operand(0, "int32"), operand(source.size - 1, "int32"))
+    values = gather(reshape(source, (source.size,)), at)
+    return reshape(where(selected, values, reshape(x, (x.size,))), x.shape)
 
 
 @rule("_unsafe_index.Tensor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def _average(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    call.require(divisor_override is None, "with divisor_override")
+    call.require(divisor_override is None or not ceil_mode, "with divisor_override")
     axes = int(call.op.split("avg_pool")[1][0])
     size = _axes(kernel, axes)
     out = average_pool(
@@ -54,8 +55,10 @@ def _average(
         stride=_axes(stride, axes) if stride else size,
         padding=_axes(padding, axes) * 2,
         ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
+        count_include_pad=count_include_pad or divisor_override is not None,
     )
+    if divisor_override is not None:
+        out = out * operand(math.prod(size) / divisor_override, out.dtype)
     return out if x.rank == axes + 2 else reshape(out, out.shape[1:])
 
 
