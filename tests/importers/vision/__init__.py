@@ -36,7 +36,8 @@ FILE_NAMES = {
 class VisionGolden:
     """text: the language model. vision: settings of the encoder, as transformers has them. tensors:
     those of the projector file. ids: with the tokens of two pictures. features: (2 pictures,
-    tokens, width). logits: of each token. pixels: those of `picture()` for a side of 14.
+    tokens, width). logits: the rows of all tokens. pixels: the result for `picture()` and a side
+    of 14.
     """
 
     text: language.Golden
