@@ -6,6 +6,8 @@ CHAT_ARGS ?=
 SERVE_ARGS ?=
 BENCH_ARGS ?=
 CLIENTS_ARGS ?=
+# Options of pip for PyTorch: the index of its builds for the CPU.
+TORCH_ARGS ?= --extra-index-url https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 # Of three processes on two cores one may wait, for a child or a clock, and both cores are busy.
 PARALLEL ?= -n 3 --dist worksteal
@@ -17,7 +19,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo chat serve test test-rest test-all test-clients bench validate lint wheel docs \
+.PHONY: help setup setup-demo demo chat serve test test-rest test-all test-clients test-torch bench validate lint wheel docs \
 	clean distclean
 
 help: ## show this list
@@ -63,6 +65,17 @@ test-all: setup ## run every case, every set of devices and more random draws
 
 test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
 	@$(VENV)/bin/python scripts/checks/clients.py --json build/clients.json $(CLIENTS_ARGS)
+
+test-torch: build/torch/made ## run the tests of the backend of torch.compile, with PyTorch for the CPU
+	@env -u PYTHONDONTWRITEBYTECODE VKSCHED_TESTS=all build/torch/bin/python -m pytest $(PARALLEL) \
+		tests/torch_backend $(PYTEST_ARGS)
+
+# An environment of its own, which reads the packages of .venv: PyTorch is no part of `make setup`.
+build/torch/made: pyproject.toml | setup
+	@$(VENV)/bin/python -m venv build/torch
+	@cd $(VENV)/lib/python3*/site-packages && pwd > "$$(echo $(CURDIR)/build/torch/lib/python3*/site-packages)/vksched_setup.pth"
+	@build/torch/bin/python -m pip install -q $(TORCH_ARGS) 'torch>=2.9,<3' 'transformers>=5,<6'
+	@touch $@
 
 bench: setup ## measure the devices beside other runtimes that are installed, and store the results in docs/performance
 	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'

@@ -6,7 +6,7 @@
       -> plan, passes, importers, autograd, optim, parallel
       -> planner, runtime -> tuning, distributed
       -> view -> engine -> models, monitor, metrics, cluster -> scheduler
-      -> onnxruntime, onnx_backend, testing, bench, serve -> doctor -> cli
+      -> onnxruntime, onnx_backend, testing, bench, serve, torch -> doctor -> cli
 
 Imports below `if TYPE_CHECKING` and inside functions count like all others.
 """
@@ -34,7 +34,7 @@ LEVELS = [
     ("engine",),
     ("models", "generation", "cluster", "monitor"),
     ("scheduler",),
-    ("onnxruntime", "onnx_backend", "testing", "bench", "serve"),
+    ("onnxruntime", "onnx_backend", "testing", "bench", "serve", "torch"),
     ("doctor",),
     ("cli",),
 ]
@@ -54,7 +54,7 @@ SUBPACKAGES = {
         ("read",),
         ("hparams", "tokenizer", "pooling"),
         ("architectures",),
-        ("kv_cache",),
+        ("kv_cache", "vision"),
         ("model",),
     ],
     "importers/onnx": [
@@ -92,6 +92,17 @@ SUBPACKAGES = {
         ("simulated",),
     ],
     "distributed": [("protocols", "wire"), ("worker",), ("driver",)],
+    "torch": [
+        ("rules",),
+        ("convert", "decompositions", "model_file"),
+        ("lower",),
+        ("partition", "weights"),
+        ("runtime",),
+        ("segment",),
+        ("program",),
+        ("frame",),
+        ("backend", "explain", "export"),
+    ],
     "schedule": [
         ("model",),
         ("policies",),

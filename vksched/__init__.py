@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from .generation.embedder import Embedder as Embedder
     from .generation.perplexity import PrecisionLoss as PrecisionLoss
     from .generation.perplexity import perplexity as perplexity
+    from .generation.reranker import Reranker as Reranker
     from .generation.sampling import Sampling as Sampling
     from .generation.speculation.speculation import Speculation as Speculation
     from .importers import load as load
+    from .importers import load_projector as load_projector
     from .ir.build_graph import build_graph as build_graph
     from .ir.graph import Graph as Graph
     from .ir.name_scope import name_scope as name_scope
@@ -131,6 +133,7 @@ _PUBLIC = {
     "Link": "topology.links",
     "Links": "topology.links",
     "load": "importers",
+    "load_projector": "importers",
     "load_topology": "topology.topology_file",
     "load_tape": "trace.read",
     "log_sink": "trace.log",
@@ -147,6 +150,7 @@ _PUBLIC = {
     "plan_graph": "planner.planner",
     "PlanError": "common.errors",
     "Recorder": "trace.tape",
+    "Reranker": "generation.reranker",
     "CompiledGraph": "engine.executable",
     "QueueFull": "common.errors",
     "RunCancelled": "common.errors",

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
+from gguf_files import Type
 from gguf_models import Tiny, logits_of, write
+from language.convert import write as write_golden
 from test_executor import null_devices
 from test_scaled_rows import TEXT, build_model, oracle
 
@@ -89,6 +92,7 @@ def test_logits_of_all_tokens(
     np.testing.assert_allclose(found, wanted(model_and_weights, text)[10:], **CLOSE)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
 def test_rows_go_to_other_slots_and_to_the_host(
     cache_type: str,
@@ -119,21 +123,21 @@ def test_copies_move_the_rows_that_a_slot_lacks(
 ) -> None:
     """From the first missing row on, in whole blocks: earlier rows are those of the slot."""
     monkeypatch.setattr(cache_rows, "BLOCK", 8)
-    text, kept = TEXTS[2][:30], 11
+    text, present = TEXTS[2][:30], 11
     for sched in scheds:
         steps = SlotSteps(sched, model_and_weights[0], 64, 3)
         steps.prefill(2, text, 0)
         source = steps.read_rows(2, len(text))
         for slot in (0, 1):
             steps.prefill(slot, text[::-1], 0)
-        own = steps.read_rows(0, kept)
-        steps.copy_rows(2, 0, len(text), kept)
-        steps.write_rows(1, source, kept)
+        own = steps.read_rows(0, present)
+        steps.copy_rows(2, 0, len(text), present)
+        steps.write_rows(1, source, present)
         for slot in (0, 1):
             found = steps.read_rows(slot, len(text))
             for rows, first, rest in zip(found, own, source, strict=True):
-                np.testing.assert_array_equal(rows[:, :kept], first)
-                np.testing.assert_array_equal(rows[:, kept:], rest[:, kept:])
+                np.testing.assert_array_equal(rows[:, :present], first)
+                np.testing.assert_array_equal(rows[:, present:], rest[:, present:])
         steps.close()
 
 
@@ -273,6 +277,26 @@ def test_large_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -
             together = steps.decode(*map(list, zip(*last, strict=True)))
             np.testing.assert_array_equal(together, alone)
             steps.close()
+
+
+def test_experts_on_a_cpu_have_steps_of_several_rows(tmp_path: Path) -> None:
+    """A row has the bits that it has alone: small matrices select its experts."""
+    for name in ("qwen3moe", "gpt-oss", "llama_experts"):
+        for kind in (Type.F32, Type.Q8_0):
+            write_golden(language.load(name), tmp_path / name, kind=kind)
+            model = vs.load(tmp_path / name)
+            assert isinstance(model, LanguageModel)
+            texts = np.random.default_rng(1).integers(0, model.hyper.vocabulary, (5, 9)).tolist()
+            with vs.Scheduler(["cpu"]) as sched:
+                steps = SlotSteps(sched, model, 16, 5)
+                assert steps.row_counts == ((1, 2, 4, 8) if native_kernels.has_programs() else (1,))
+                for slot, text in enumerate(texts):
+                    steps.prefill(slot, text[:-1], 0)
+                last = [text[-1] for text in texts]
+                alone = [steps.decode([slot], [last[slot]], [8])[0].copy() for slot in range(5)]
+                together = steps.decode(range(5), last, [8] * 5)
+                np.testing.assert_array_equal(together, alone, str((name, kind)))
+                steps.close()
 
 
 def test_a_lost_device_empties_the_slots(

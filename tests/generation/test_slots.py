@@ -135,6 +135,7 @@ def test_logits_of_a_text_do_not_depend_on_other_rows(
         np.testing.assert_array_equal(found[slot], alone[slot], f"slot {slot}, 2 rows")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("cache_type", [each for each in CACHE_TYPES if each != "f32"])
 @pytest.mark.parametrize("name", ["llama", "gpt-oss", "llama4"])
 def test_narrow_caches_have_slots(

@@ -195,6 +195,7 @@ MERGED = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", MERGED)
 @pytest.mark.parametrize("precision", ["float32", MIXED])
 def test_merged_rows_have_the_same_bits(runner: Runner, precision: str, name: str) -> None:
@@ -207,6 +208,7 @@ def test_merged_rows_have_the_same_bits(runner: Runner, precision: str, name: st
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("precision", ["float32", MIXED])
 def test_rows_with_a_residual_have_the_same_bits(runner: Runner, precision: str) -> None:
     for case in (
@@ -231,6 +233,7 @@ def test_rows_of_int8_have_the_same_bits(runner: Runner, name: str) -> None:
         assert case.op != "quantized_linear" or {"gemv 1 dot", "gemv 8 dot"} <= seen
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shared_bytes", [8192, 16384])
 def test_rows_that_are_staged_in_parts_have_the_same_bits(
     runner: Runner, shared_bytes: int

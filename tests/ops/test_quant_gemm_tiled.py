@@ -181,6 +181,7 @@ CASES = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.inputs[0].shape}")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_results_are_those_of_numpy(case: OpSample, variant: str, runner: Runner) -> None:
@@ -200,6 +201,7 @@ MERGED_CASES = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("case", MERGED_CASES, ids=lambda case: case.id)
 @pytest.mark.parametrize("variant", [SMALL, LARGE, FP16_SUMS[1]])
 def test_merged_results_are_those_of_numpy(case: OpSample, variant: str, runner: Runner) -> None:

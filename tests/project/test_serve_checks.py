@@ -11,6 +11,7 @@ from pathlib import Path
 import likelihoods
 import llama_server_shim
 import llama_tests
+import llama_tests_table
 import pytest
 from llama_server_shim import Unsupported, translate
 from llama_tests_plugin import SharedServers
@@ -110,6 +111,25 @@ def test_outcomes_are_compared_with_the_list_of_failures() -> None:
     assert llama_tests.differences(entries[:1], ["test_a.py::test_x[1/2]"]) == [
         "expected to fail: test_a.py::test_x[1/2]"
     ]
+
+
+def test_the_table_counts_failures_by_kind() -> None:
+    failures = {
+        "test_a.py::test_x[1]": "[shim] no counterpart of --lora",
+        "test_a.py::test_y": "assert 404 == 200",
+        "test_b.py::test_z": "assert 6 == 5",
+    }
+    lines = llama_tests_table.table(["test_b.py", "test_a.py", "test_a.py", "test_b.py"], failures)
+    assert lines[2:] == [
+        "| `test_a.py` | 0 | 2 | 1 | 1 | 0 | 0 |",
+        "| `test_b.py` | 1 | 1 | 0 | 0 | 0 | 1 |",
+        "| all | 1 | 3 | 1 | 1 | 0 | 1 |",
+    ]
+    begin, end = llama_tests_table.BEGIN, llama_tests_table.END
+    page = llama_tests_table.with_table(f"a\n{begin}\nold\n{end}\nb\n", lines)
+    assert page.splitlines()[0] == "a" and page.splitlines()[-1] == "b" and "old" not in page
+    with pytest.raises(SystemExit, match="expected"):
+        llama_tests_table.with_table(f"a {begin}", lines)
 
 
 def test_starts_of_the_shim_leave_one_key_file(

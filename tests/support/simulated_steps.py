@@ -164,12 +164,12 @@ class SimulatedSteps:
         self.used[slot] = self.length  # rows behind the text hold wrong guesses
         return np.stack(logits)
 
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+    def copy_rows(self, source: int, target: int, tokens: int, present: int = 0) -> None:
         assert source != target
-        assert 0 < tokens <= self.used[source] and kept <= self.used[target]
-        more = (kept,) if kept else ()
+        assert 0 < tokens <= self.used[source] and present <= self.used[target]
+        more = (present,) if present else ()
         self._begin("copy_rows", source, target, tokens, *more, writes=[target])
-        self.rows[target][kept:tokens] = self.rows[source][kept:tokens]
+        self.rows[target][present:tokens] = self.rows[source][present:tokens]
         self.used[target] = tokens
 
     def read_rows(self, slot: int, tokens: int) -> Sequence[np.ndarray[Any, Any]]:
@@ -177,11 +177,11 @@ class SimulatedSteps:
         self._begin("read_rows", slot, tokens)
         return [np.array(self.rows[slot][:tokens], np.uint64)]
 
-    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], kept: int = 0) -> None:
-        assert kept <= self.used[slot]
-        more = (kept,) if kept else ()
+    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], present: int = 0) -> None:
+        assert present <= self.used[slot]
+        more = (present,) if present else ()
         self._begin("write_rows", slot, len(rows[0]), *more, writes=[slot])
-        self.rows[slot][kept : len(rows[0])] = [int(row) for row in rows[0][kept:]]
+        self.rows[slot][present : len(rows[0])] = [int(row) for row in rows[0][present:]]
         self.used[slot] = len(rows[0])
 
     def read_states(self, slot: int) -> Sequence[np.ndarray[Any, Any]]:

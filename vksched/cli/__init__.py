@@ -30,6 +30,7 @@ MODULES = {
     "perplexity": "perplexity",
     "plan": "plan",
     "replay": "replay",
+    "rerank": "rerank",
     "run": "run",
     "serve": "serve",
     "top": "top",

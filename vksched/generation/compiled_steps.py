@@ -20,7 +20,7 @@ from ..common.errors import OutOfMemory
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
-from ..ir.precision import BYTES, SINGLE, precision_of
+from ..ir.precision import BYTES, SINGLE, precision_of, rounds_operands
 from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.linalg.matmul_native import has_equal_rows
 from ..ops.lowering import native_kernels
@@ -56,6 +56,8 @@ WIDE = 512
 """The size of the largest step if one card holds the whole model: GEMMs of fewer rows do not
 saturate a large card, and each step dequantizes the weights again.
 """
+INT8_ROWS = 3
+"""The maximum rows of a product by int8 activations that has the bits of one row on a CPU."""
 NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
 MICROBATCHES = (4, 16)
@@ -380,15 +382,16 @@ class CompiledSteps:
         if not native_kernels.has_programs():
             return 1
         plan = next(iter(self.runs.values())).plan
-        on_cpu = [
-            node
-            for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
-            if plan.topology.devices[placed.device].kind != "vulkan"
-        ]
-        products = (node for node in on_cpu if node.op == "matmul")
-        if not all(has_equal_rows(plan.graph.input_types(node), node.attrs) for node in products):
-            return 1
-        return 3 if any(precision_of(node.attrs) == BYTES for node in on_cpu) else MAX_GEMV_ROWS
+        most = MAX_GEMV_ROWS
+        for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
+            kind = plan.topology.devices[placed.device].kind
+            if kind != "vulkan" and node.op == "matmul":
+                has_loop = kind == "cpu" and not rounds_operands(node.attrs)
+                if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
+                    return 1
+            elif kind != "vulkan" and precision_of(node.attrs) == BYTES:
+                most = INT8_ROWS
+        return most
 
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""

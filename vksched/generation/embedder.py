@@ -1,35 +1,21 @@
-"""Embedder: computes embedding vectors of texts, in batches.
-
-texts -> tokens -> sorted by length -> batches of up to 8 -> vectors, in the order of the texts
-"""
+"""Embedder: computes embedding vectors of texts, in batches."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..common.dtypes import INT32, NDArray, Progress
+from ..common.dtypes import NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
 from ..common.fork_guard import ProcessBound
-from ..ir.tensor import input
+from ..ir.tensor import Tensor
 from .compiled_steps import CompilingScheduler
+from .text_batches import TextBatches, text_context
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
-    from ..engine.executable import CompiledGraph
     from ..importers.gguf.model import LanguageModel
-
-CONTEXT = 2048
-MIN_LENGTH = 16
-"""The minimum padded length. Longer batches are padded to powers of two; each length is one graph.
-"""
-BATCH_SIZE = 8
-"""The number of texts of a batch; a single remaining text is a batch of one."""
 
 
 class Embedder(ProcessBound):
@@ -76,15 +62,8 @@ class Embedder(ProcessBound):
         self.model = model
         self.pooling = model.pooling(pooling)
         self.tokenizer = model.tokenizer
-        self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
-        if not 0 < self.ctx <= model.hyper.context:
-            raise ShapeError(
-                f"[embed] expected a ctx of 1 to {model.hyper.context} tokens, got {self.ctx}"
-            )
-        self._scheduler = scheduler
-        self._how = placement, progress
-        self._runs: dict[tuple[int, int], CompiledGraph] = {}
-        self._compiling = threading.Lock()
+        self.ctx = text_context(model, ctx, "embed")
+        self._batches = TextBatches(scheduler, self._graph, self.ctx, placement, progress)
 
     @property
     def width(self) -> int:
@@ -95,10 +74,7 @@ class Embedder(ProcessBound):
         """Free the compiled graphs, which otherwise live until the scheduler is closed. The next
         use compiles them again.
         """
-        with self._compiling:
-            for run in self._runs.values():
-                run.close()
-            self._runs.clear()
+        self._batches.close()
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, with the special tokens that the model expects around it."""
@@ -139,20 +115,14 @@ class Embedder(ProcessBound):
             A text has no tokens, or too many.
         """
         tokens = [self._fitting(list(text), False) for text in texts]
-        out = np.empty((len(tokens), self.width), np.float32)
-        for batch in self.batches(tokens):
-            length = self._bucket(max(len(tokens[at]) for at in batch))
-            out[batch] = self._vectors([tokens[at] for at in batch], length)
-        return out
+        return self._batches.compute(tokens, self.width)
 
     def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Yield the indices of tokenized texts that `embed_tokens` computes at the same time."""
-        by_length = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-        for _, alike in groupby(by_length, lambda at: self._bucket(len(texts[at]))):
-            rest = list(alike)
-            while rest:
-                batch, rest = rest[:BATCH_SIZE], rest[BATCH_SIZE:]
-                yield batch
+        """Return the indices of tokenized texts that `embed_tokens` computes at the same time."""
+        return self._batches.batches(texts)
+
+    def _graph(self, ids: Tensor, counts: Tensor) -> Tensor:
+        return self.model.embeddings(ids, counts, self.pooling)
 
     def _fitting(self, tokens: list[int], truncate: bool) -> list[int]:
         if truncate and len(tokens) > self.ctx:
@@ -163,22 +133,3 @@ class Embedder(ProcessBound):
                 "larger ctx, parts of the text, or truncate=True"
             )
         return tokens
-
-    def _bucket(self, tokens: int) -> int:
-        """Return the padded length of the batch for texts of `tokens` tokens."""
-        return min(self.ctx, max(MIN_LENGTH, 1 << (tokens - 1).bit_length()))
-
-    def _vectors(self, batch: list[list[int]], length: int) -> NDArray:
-        rows = 1 if len(batch) == 1 else BATCH_SIZE
-        ids, counts = np.zeros((rows, length), np.int32), np.ones(rows, np.int32)
-        for at, tokens in enumerate(batch):
-            ids[at, : len(tokens)], counts[at] = tokens, len(tokens)
-        return np.asarray(self._run(rows, length)(ids=ids, counts=counts))[: len(batch)]
-
-    def _run(self, rows: int, length: int) -> CompiledGraph:
-        with self._compiling:
-            if (rows, length) not in self._runs:
-                ids, counts = input("ids", (rows, length), INT32), input("counts", (rows,), INT32)
-                vectors = self.model.embeddings(ids, counts, self.pooling)
-                self._runs[rows, length] = self._scheduler.compile(vectors, *self._how)
-            return self._runs[rows, length]

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import OutOfMemory, ShapeError, StateLost
+from .cache_rows import CacheRows
 from .cache_states import CacheStates
 from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize
 from .overflow import EXACT
@@ -55,6 +56,7 @@ class SlotGraphs:
         self._slots = slots
         self._is_empty = True
         """True if no slot holds tokens."""
+        self._rows: CacheRows | None = None
         self._states: CacheStates | None = None
         self._ends: dict[int, int] = {}
         """By slot, the number of tokens after which it has its recurrent states."""
@@ -129,7 +131,28 @@ class SlotGraphs:
                 f"states of, or from token 0 on, got {tokens} after {start}; try write_states"
             )
 
-    # -- recurrent states ------------------------------------------------------------------------
+    # -- rows and recurrent states of slots -------------------------------------------------------
+
+    def copy_rows(self, source: int, target: int, tokens: int, present: int = 0) -> None:
+        """Copy the keys and values of the first tokens of a slot to another one, on the devices.
+        present: see `StepRunner.copy_rows`.
+        """
+        self._check(source, 0, tokens)
+        self._check(target, 0, tokens)
+        if source != target:
+            self._lost_if_fails(lambda: self._cache_rows().copy(source, target, tokens, present))
+
+    def read_rows(self, slot: int, tokens: int) -> Sequence[NDArray]:
+        """Return the keys and values of the first tokens of a slot, in host memory."""
+        self._check(slot, 0, tokens)
+        return self._lost_if_fails(lambda: self._cache_rows().read(slot, tokens))
+
+    def write_rows(self, slot: int, rows: Sequence[NDArray], present: int = 0) -> None:
+        """Write keys and values that `read_rows` returned to a slot. present: as in `copy_rows`."""
+        tokens = rows[0].shape[1] if rows else 0
+        self._check(slot, 0, tokens)
+        self._is_empty = False
+        self._lost_if_fails(lambda: self._cache_rows().write(slot, rows, present))
 
     def read_states(self, slot: int) -> Sequence[NDArray]:
         """Return the recurrent states after the tokens of a slot, in host memory."""
@@ -146,6 +169,13 @@ class SlotGraphs:
         self._is_empty = False
         self._lost_if_fails(lambda: self._cache_states().write(slot, states))
         self._ends[slot] = tokens
+
+    def _cache_rows(self) -> CacheRows:
+        if self._rows is None:
+            self.steps.decide()
+            self.steps.run(self._size(1))  # it creates the states, on the devices of their layers
+            self._rows = CacheRows(self.steps.cache, self.steps.compile_graph)
+        return self._rows
 
     def _cache_states(self) -> CacheStates:
         if self._states is None:
@@ -206,6 +236,9 @@ class SlotGraphs:
 
     def _free(self) -> None:
         self._ends.clear()
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
         if self._states is not None:
             self._states.close()
             self._states = None

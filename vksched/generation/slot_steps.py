@@ -21,7 +21,6 @@ import numpy as np
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError, UnsupportedOp
 from .batching.chunk_grid import chunk_size
-from .cache_rows import CacheRows
 from .compiled_steps import CompilingScheduler, StepSize
 from .device_precision import FLOAT16_CACHE
 from .row_times import RowTimes
@@ -60,7 +59,6 @@ class SlotSteps(SlotGraphs):
     ) -> None:
         about = placement, progress, cache_type, precision
         super().__init__(scheduler, model, length, slots, *about, in_flight=in_flight)
-        self._rows: CacheRows | None = None
         self._times = RowTimes()
         self._row_counts: tuple[int, ...] = ()
         """The numbers of rows of decode graphs; none until a step is compiled."""
@@ -248,36 +246,6 @@ class SlotSteps(SlotGraphs):
         self._check_finite(self._run(self._size(1), [slot], [[token]], [start]))
         self.write_states(slot, states, tokens)
 
-    # -- rows of the cache -----------------------------------------------------------------------
-
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
-        """Copy the keys and values of the first tokens of a slot to another one, on the devices.
-        kept: see `StepRunner.copy_rows`.
-        """
-        self._check(source, 0, tokens)
-        self._check(target, 0, tokens)
-        if source != target:
-            self._lost_if_fails(lambda: self._cache_rows().copy(source, target, tokens, kept))
-
-    def read_rows(self, slot: int, tokens: int) -> Sequence[NDArray]:
-        """Return the keys and values of the first tokens of a slot, in host memory."""
-        self._check(slot, 0, tokens)
-        return self._lost_if_fails(lambda: self._cache_rows().read(slot, tokens))
-
-    def write_rows(self, slot: int, rows: Sequence[NDArray], kept: int = 0) -> None:
-        """Write keys and values that `read_rows` returned to a slot. kept: as in `copy_rows`."""
-        tokens = rows[0].shape[1] if rows else 0
-        self._check(slot, 0, tokens)
-        self._is_empty = False
-        self._lost_if_fails(lambda: self._cache_rows().write(slot, rows, kept))
-
-    def _cache_rows(self) -> CacheRows:
-        if self._rows is None:
-            self.steps.decide()
-            self.steps.run(self._size(1))  # it creates the states, on the devices of their layers
-            self._rows = CacheRows(self.steps.cache, self.steps.compile_graph)
-        return self._rows
-
     # -- life ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -329,9 +297,6 @@ class SlotSteps(SlotGraphs):
             self.steps.run(self._size(size))
 
     def _free(self) -> None:
-        if self._rows is not None:
-            self._rows.close()
-            self._rows = None
         super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None

@@ -99,16 +99,16 @@ class StepRunner(Protocol):
             As in `prefill`.
         """
 
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+    def copy_rows(self, source: int, target: int, tokens: int, present: int = 0) -> None:
         """Copy the keys and values of the first tokens of a slot to another one, on the devices.
-        kept: the number of first tokens that the other slot has; they need no copy.
+        present: the number of first tokens that the other slot has; they need no copy.
         """
 
     def read_rows(self, slot: int, tokens: int) -> Sequence[np.ndarray[Any, Any]]:
         """Return the keys and values of the first tokens of a slot, in host memory."""
 
-    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], kept: int = 0) -> None:
-        """Write keys and values that `read_rows` returned to a slot. kept: as in `copy_rows`."""
+    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], present: int = 0) -> None:
+        """Write keys and values that `read_rows` returned to a slot. present: as in `copy_rows`."""
 
     def read_states(self, slot: int) -> Sequence[np.ndarray[Any, Any]]:
         """Return the recurrent states after the tokens of a slot, in host memory."""

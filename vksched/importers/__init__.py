@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from .gguf.model import LanguageModel
+    from .gguf.vision.vision_model import VisionModel
     from .onnx.model import Model
 
 
@@ -64,6 +65,29 @@ def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
     from .gguf.read.loader import read_gguf
 
     return LanguageModel(read_gguf(source))
+
+
+def load_projector(source: str | os.PathLike[str] | bytes) -> VisionModel:
+    """Load a projector file (mmproj), the encoder of pictures of a language model. Its weights stay
+    in the file until they are used.
+
+    Parameters
+    ----------
+    source
+        A path, or the bytes of a file.
+
+    Raises
+    ------
+    ModelFormatError
+        The file is not a projector file of a supported kind, or invalid.
+    VkschedError
+        The gguf package is not installed.
+    """
+    require_gguf()
+    from .gguf.read.loader import read_gguf
+    from .gguf.vision.vision_model import VisionModel
+
+    return VisionModel(read_gguf(source))
 
 
 def load_onnx(

@@ -23,10 +23,16 @@ from ..generation.device_split.choose_split import choose_split
 from ..generation.device_split.split_choice import AUTO, SplitChoice
 from .api_error import ApiError
 from .api_keys import ApiKeys, KeyMiddleware
-from .build_engine import build_embedder, build_engine, generates_text, split_request
+from .build_engine import (
+    build_embedder,
+    build_engine,
+    build_reranker,
+    generates_text,
+    split_request,
+)
 from .device_activity import DeviceActivityReader, ObservedScheduler
 from .device_recovery import DeviceRecovery
-from .endpoints import chat_completions, embeddings, status, text_completions, texts
+from .endpoints import chat_completions, embeddings, rerank, status, text_completions, texts
 from .error_log import log_error
 from .limits import ServerLimits
 from .metrics import ServerMetrics
@@ -52,7 +58,7 @@ ROUTES = {
     "/v1/chat/completions": ("POST", chat_completions.chat_completions),
     "/v1/completions": ("POST", text_completions.completions),
     "/v1/embeddings": ("POST", embeddings.embeddings),
-    "/v1/rerank": ("POST", embeddings.rerank),
+    "/v1/rerank": ("POST", rerank.rerank),
     "/tokenize": ("POST", texts.tokenize),
     "/detokenize": ("POST", texts.detokenize),
     "/apply-template": ("POST", texts.apply_template),
@@ -60,6 +66,7 @@ ROUTES = {
     "/models": ("GET", status.models),
     "/chat/completions": ("POST", chat_completions.chat_completions),
     "/embeddings": ("POST", embeddings.embeddings),
+    "/rerank": ("POST", rerank.rerank),
 }
 
 
@@ -244,7 +251,9 @@ def app(
         )
         if prepare:
             engine.prepare()
-    service = ModelService(model, engine, build_embedder(model, scheduler, pooling, ctx), names)
+    embedder = build_embedder(model, scheduler, pooling, ctx)
+    reranker = build_reranker(model, scheduler, ctx)
+    service = ModelService(model, engine, embedder, names, reranker)
     if prepare:
         service.grammars.prepare()
     application = serve_model(

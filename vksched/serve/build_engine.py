@@ -12,6 +12,7 @@ from ..generation.device_split.device_subset import DeviceSubset
 from ..generation.device_split.engine_group import EngineGroup, GroupMember
 from ..generation.device_split.split_choice import AUTO, PIPELINE, SplitChoice
 from ..generation.embedder import Embedder
+from ..generation.reranker import Reranker
 from ..generation.slot_steps import SlotSteps
 from ..importers.gguf.architectures import architecture
 from .engine_interface import Observer
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 
 def generates_text(model: LanguageModel) -> bool:
-    """Return True if a model generates text: an encoder only computes embeddings."""
-    return model.hyper.causal and not architecture(model.architecture).encoder
+    """Return True if a model generates text: an encoder only computes embeddings, and a reranker
+    scores.
+    """
+    hyper = model.hyper
+    return hyper.causal and hyper.pooling != "rank" and not architecture(model.architecture).encoder
 
 
 def build_engine(
@@ -128,7 +132,8 @@ def explain_split(
         The split is unknown, or not possible with these devices.
     """
     if not generates_text(model):
-        return f"{model.name} computes embeddings on one device"
+        result = "scores" if model.hyper.pooling == "rank" else "embeddings"
+        return f"{model.name} computes {result} on one device"
     about = model, scheduler, ctx, slots, cache_type, precision, speculation
     request = split_request(*about)
     return choose_split(request, split).explain()
@@ -145,3 +150,8 @@ def build_embedder(
             raise
         return None
     return Embedder(scheduler, model, name, ctx)
+
+
+def build_reranker(model: LanguageModel, scheduler: Scheduler, ctx: int | None) -> Reranker | None:
+    """Return the reranker of a model; None if the file is not that of a reranker."""
+    return Reranker(scheduler, model, ctx) if model.hyper.pooling == "rank" else None

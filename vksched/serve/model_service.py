@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..generation.conversation.prompt_encoder import PromptEncoder
 from ..generation.embedder import Embedder
+from ..generation.reranker import Reranker
 from .api_error import ApiError
 from .constraints import GrammarCompiler
 from .engine_interface import ServingEngine
@@ -33,6 +34,8 @@ class ModelService:
         The embedder; None for a model without pooling.
     names
         The names of the model in requests; the first one is that of answers.
+    reranker
+        The reranker; None for a model without a classification head.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class ModelService:
         engine: ServingEngine | None,
         embedder: Embedder | None = None,
         names: Sequence[str] = (),
+        reranker: Reranker | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
         self.names = tuple(names) or (model.name,)
         self.embedder = embedder
+        self.reranker = reranker
         self.encoder = PromptEncoder(model)
         self.grammars = GrammarCompiler(self.tokenizer, model.hyper.vocabulary)
         self._engine = engine
@@ -62,11 +67,14 @@ class ModelService:
 
     @property
     def engine(self) -> ServingEngine:
-        """The engine; raises ApiError if the model only computes embeddings."""
+        """The engine; raises ApiError if the model only computes embeddings or scores."""
         if self._engine is None:
+            other = "embeddings; try /v1/embeddings"
+            if self.reranker is not None:
+                other = "scores of texts; try /v1/rerank"
             raise ApiError(
                 f"[serve] expected a model that generates text, got {self.name}, which computes "
-                "embeddings; try /v1/embeddings",
+                f"{other}",
                 code="unsupported_model",
             )
         return self._engine
@@ -75,7 +83,7 @@ class ModelService:
     def context(self) -> int:
         """The maximum number of tokens of a text."""
         lengths = [0 if self._engine is None else self._engine.length]
-        lengths += [0 if self.embedder is None else self.embedder.ctx]
+        lengths += [each.ctx for each in (self.embedder, self.reranker) if each is not None]
         return max(lengths)
 
     @cached_property
@@ -88,8 +96,9 @@ class ModelService:
         self.grammars.close()
         if self._engine is not None:
             self._engine.close()
-        if self.embedder is not None:
-            self.embedder.close()
+        for each in (self.embedder, self.reranker):
+            if each is not None:
+                each.close()
 
     def check_name(self, name: str | None) -> None:
         """Raise ApiError unless a request's model is this one. No name selects it."""

@@ -16,6 +16,7 @@ from ..ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
 from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..runtime.vulkan.buffers import HostBuffer
+from ..runtime.vulkan.single_call import wait_limit_s
 from ..runtime.vulkan.single_dispatch import Place, SingleDispatcher
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..runtime.vulkan.word_view import read_words, write_words
@@ -155,7 +156,7 @@ class Runner:
 
     def _submit(self) -> None:
         self._recording.submit()
-        self._recording.wait(TIMEOUT_S)
+        self._recording.wait(max(TIMEOUT_S, wait_limit_s(self.device.context)))
 
 
 def lowering_of(case: OpSample, limits: Limits, variant: str = "") -> Lowering:

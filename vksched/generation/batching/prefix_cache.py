@@ -120,7 +120,7 @@ class PrefixCache:
         state.chunks = [chunk for chunk in reversed(chunks) if chunk.start >= reused]
 
     def _copy_longest(self, slot: Slot, state: RequestState, chunks: list[Chunk]) -> None:
-        kept = reused = len(slot.prefix.tokens)
+        present = reused = len(slot.prefix.tokens)
         source = entry = None
         for other in self._slots:
             if other is not slot and (match := self._match(other.prefix, state, chunks)) > reused:
@@ -130,7 +130,7 @@ class PrefixCache:
                 reused, entry = match, each
         if entry is not None:
             slot.prefix.clear()  # an error leaves the slot without valid rows
-            self._runner.write_rows(slot.index, entry.rows, kept)
+            self._runner.write_rows(slot.index, entry.rows, present)
             if self._runner.is_recurrent:
                 states = entry.prefix.checkpoints[reused]
                 self._runner.write_states(slot.index, states, reused)
@@ -138,7 +138,7 @@ class PrefixCache:
             slot.prefix = entry.prefix.first(reused)
         elif source is not None:
             slot.prefix.clear()
-            self._runner.copy_rows(source.index, slot.index, reused, kept)
+            self._runner.copy_rows(source.index, slot.index, reused, present)
             if self._runner.is_recurrent:
                 stored = source.prefix.checkpoints.get(reused)
                 states = stored or self._runner.read_states(source.index)

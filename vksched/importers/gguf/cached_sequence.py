@@ -70,7 +70,8 @@ class CachedSequence:
     the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
     logits are wanted, as start; None for all tokens. count: see `SequenceLayout`. is_rounded:
     attend to the rows of the step, too, as the cache represents them. as_decoded: do so for the
-    earlier tokens of the step only. updates: filled while the graph is built.
+    earlier tokens of the step only. is_picture: the tokens are those of one picture, and see each
+    other. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class CachedSequence:
         is_rounded: bool = False,
         slots: Tensor | None = None,
         as_decoded: bool = False,
+        is_picture: bool = False,
         count: Tensor | None = None,
     ) -> None:
         self._cache = cache
@@ -103,6 +105,7 @@ class CachedSequence:
         self._slots = slots
         self._is_rounded = is_rounded
         self._as_decoded = as_decoded
+        self._is_picture = is_picture
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
@@ -176,6 +179,7 @@ class CachedSequence:
             new=new,
             slots=self._slots,
             chunk=chunk,
+            causal=not self._is_picture,
         )
 
     def _attend_as_decoded(

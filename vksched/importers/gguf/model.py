@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
-from ...common.dtypes import INT32, WORD_BYTES, as_int
-from ...common.errors import DTypeError, ModelFormatError, ShapeError
+from ...common.dtypes import INT32, as_int
+from ...common.errors import DTypeError, ShapeError
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
 from ..base import ImportedModel
 from .architectures import architecture
+from .architectures.family import Family
+from .architectures.mixer import recurrent_bytes
 from .architectures.network import Network
+from .architectures.padded_encoder import PaddedEncoder
+from .architectures.pictures import PicturedSequence, check_picture_step, checked_pictures
 from .architectures.positions import Tables
-from .architectures.text_head import TextHead
-from .architectures.token_layout import FullSequence, PaddedTexts, SequenceLayout
+from .architectures.token_layout import FullSequence, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
 from .cached_sequence import CachedSequence, Step
 from .hparams.hparams import HParams, architecture_of, read_hyper
 from .kv_cache import KINDS, KeyValueCache
-from .pooling import WAYS
+from .pooling import check_ranks, chosen_pooling
 from .read.loader import GgufFile
-from .tokenizer.chat_template import ChatTemplate
+from .tokenizer.chat_template import ChatTemplate, read_chat_template
 from .tokenizer.tokenizer import Tokenizer
 
 
@@ -70,18 +72,7 @@ class LanguageModel(ImportedModel):
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """The chat template of the model."""
-        source = self.file.metadata.get("tokenizer.chat_template")
-        if not isinstance(source, str):
-            raise ModelFormatError(
-                "[gguf] expected a chat template in the file, got none; try a text as the prompt"
-            )
-        vocabulary = self.tokenizer.vocabulary
-        roles = {
-            f"{role}_token": vocabulary.tokens[vocabulary.roles[role]]
-            for role in ("bos", "eos")
-            if role in vocabulary.roles
-        }
-        return ChatTemplate(source, **roles)
+        return read_chat_template(self.file.metadata, self.tokenizer.vocabulary)
 
     @property
     def parameters(self) -> int:
@@ -107,26 +98,34 @@ class LanguageModel(ImportedModel):
     @property
     def recurrent_bytes(self) -> int:
         """The size of the recurrent states of one sequence in bytes."""
-        mixer, hyper = architecture(self.architecture).mixer, self.hyper
-        if mixer is None:
-            return 0
-        of_layer = sum(map(math.prod, mixer.state_shapes(hyper).values()))
-        return WORD_BYTES * sum(hyper.recurrent) * of_layer
+        return recurrent_bytes(architecture(self.architecture).mixer, self.hyper)
 
-    def logits(self, ids: Tensor) -> Tensor:
-        """Return the next-token logits of each token, as a tensor to compile.
+    def logits(self, ids: Tensor, pictures: Tensor | None = None) -> Tensor:
+        """Return the next-token logits of each token, (b, n, vocabulary), as a tensor to compile.
 
-        ids: (b, n) int32 -> (b, n, vocabulary).
+        Parameters
+        ----------
+        ids
+            The tokens, (b, n) int32. With pictures, `vocabulary + row` is a row of their tokens.
+        pictures
+            The tokens of pictures, (pictures, tokens, width), as `VisionModel.encode` returns them.
 
         Raises
         ------
         ModelFormatError
             The architecture is unknown, or the file is invalid.
         ShapeError
-            `ids` is not a batch of tokens, or longer than the model's context.
+            `ids` is not a batch of tokens, or longer than the model's context; or the tokens of
+            pictures have another width.
+        UnsupportedOp
+            The architecture takes no pictures.
         """
-        network = self._network(FullSequence(self._tokens_of(ids)))
-        return network.logits(ids)
+        length = self._tokens_of(ids)
+        if pictures is None:
+            return self._network(FullSequence(length)).logits(ids)
+        shown = checked_pictures(self._family(), self.hyper, pictures)
+        layout = PicturedSequence(length, shown.numbers(ids))
+        return replace(self._network(layout), pictures=shown).logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
         """Return the embedding of each text, normalized to length 1, as a tensor to compile.
@@ -153,11 +152,7 @@ class LanguageModel(ImportedModel):
             `ids` is not a batch of tokens, or longer than the model's context; or the pooling is
             unknown.
         """
-        way = self.pooling(pooling)
-        network, hidden, _ = self._encoded(ids, counts)
-        embeddings = TextHead(network.layers).embedding(hidden, counts, way)
-        network.require_all()
-        return embeddings
+        return self._encoder(ids).embeddings(ids, counts, self.pooling(pooling))
 
     def scores(self, ids: Tensor, counts: Tensor) -> Tensor:
         """Return the scores of each text by a reranker, as a tensor to compile.
@@ -172,64 +167,22 @@ class LanguageModel(ImportedModel):
         ShapeError
             `ids` is not a batch of tokens, or longer than the model's context.
         """
-        self.check_ranks()
-        network, hidden, causal = self._encoded(ids, counts)
-        scores = TextHead(network.layers).scores(hidden, counts, causal)
-        network.require_all()
-        return scores
+        check_ranks(self.hyper.pooling)
+        return self._encoder(ids).scores(ids, counts)
 
-    def check_ranks(self) -> None:
-        """Raise ModelFormatError unless the file is that of a reranker."""
-        if self.hyper.pooling != "rank":
-            raise ModelFormatError(
-                f"[gguf] key '{self.architecture}.pooling_type': expected 4 (rank) in a file of a "
-                f"reranker, got {self.hyper.pooling or 'none'}; try vs.Embedder"
-            )
-
-    def _encoded(self, ids: Tensor, counts: Tensor) -> tuple[Network, Tensor, bool]:
-        """Return the network of padded texts, its hidden states, and True if it is causal."""
-        length = self._tokens_of(ids)
-        if counts.shape != ids.shape[:1] or counts.dtype != INT32:
-            raise ShapeError(f"[model] expected counts (b,) of int32, got {counts.type}")
-        family, hyper = architecture(self.architecture), self.hyper
-        causal = hyper.causal and not family.encoder
-        if hyper.window and not causal and not family.symmetric_window:
-            raise ModelFormatError(
-                f"[gguf] key '{hyper.architecture}.attention.sliding_window': expected 0 in an "
-                f"encoder, got {hyper.window}"
-            )
-        if family.sinks and not causal:
-            raise ModelFormatError(
-                f"[gguf] key '{hyper.architecture}.attention.causal': expected true in a network "
-                "with attention sinks, got false"
-            )
-        network = self._network(PaddedTexts(length, counts, causal))
-        return network, network.hidden(ids), causal
+    def _encoder(self, ids: Tensor) -> PaddedEncoder:
+        self._tokens_of(ids)
+        return PaddedEncoder(self._family(), self.hyper, self.weights)
 
     def pooling(self, asked: str | None = None) -> str:
-        """Return the pooling: the requested one, or the file's default.
-
-        Raises
-        ------
-        ShapeError
-            Neither is valid.
-        """
-        way = asked or self.hyper.pooling
-        if way == "rank":
-            raise ShapeError(
-                f"[model] expected a pooling of {', '.join(WAYS)}, got rank, which makes scores; "
-                "try vs.Reranker"
-            )
-        if way not in WAYS:
-            raise ShapeError(
-                f"[model] expected a pooling of {', '.join(WAYS)}, "
-                f"got {way or 'none in the file'}; try 'mean', or 'last' for a decoder"
-            )
-        return way
+        """Return the pooling: the requested one, or the file's default; ShapeError if invalid."""
+        return chosen_pooling(asked, self.hyper.pooling)
 
     def _network(self, text: SequenceLayout) -> Network:
-        family = architecture(self.architecture).with_activation(self.hyper.activation)
-        return Network(family, self.hyper, self.weights, text)
+        return Network(self._family(), self.hyper, self.weights, text)
+
+    def _family(self) -> Family:
+        return architecture(self.architecture).with_activation(self.hyper.activation)
 
     def _tokens_of(self, ids: Tensor) -> int:
         """Return the number of tokens in each row."""
@@ -292,6 +245,7 @@ class LanguageModel(ImportedModel):
         scale_rows: bool = False,
         round_rows: bool = False,
         as_decoded: bool = False,
+        picture: bool = False,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
         tensors to compile with their updates. All steps of a cache share its states.
@@ -324,14 +278,20 @@ class LanguageModel(ImportedModel):
             Attend to the keys and values of earlier tokens of the step in the cache's element type,
             as a step of each token alone does. On a CPU with native loops, the logits of up to 8
             tokens are then those of such steps, to the bit.
+        picture
+            The tokens are those of one picture, and see each other. The input is `picture`,
+            (rows, tokens, width), as `VisionModel.encode` returns them, instead of `ids`.
 
         Raises
         ------
         ShapeError
             The cache has too few tokens or slots, or the parts are not equal.
         UnsupportedOp
-            `as_decoded` is set, and the model has attention sinks or attends within chunks.
+            `as_decoded` is set, and the model has attention sinks or attends within chunks; or the
+            architecture takes no pictures.
         """
+        if picture:
+            check_picture_step(self._family(), self.hyper, tokens, parts)
         cut = parts > 1 and all_logits
         if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
             raise ShapeError(
@@ -343,7 +303,10 @@ class LanguageModel(ImportedModel):
                 f"[model] expected 1 or more rows for a cache of {cache.slots} slots, got {rows}"
             )
         each, of_row = tokens // parts, () if rows is None else (rows,)
-        ids = input("ids", (rows or 1, tokens), INT32)
+        shape = rows or 1, tokens
+        ids = input("ids", shape, INT32)
+        if picture:
+            ids = input("picture", (*shape, self.hyper.width))
         start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
         slots = None if rows is None else input("slot", of_row, INT32, bounds=(-1, cache.slots - 1))
         last: Tensor | None = None
@@ -357,10 +320,9 @@ class LanguageModel(ImportedModel):
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedSequence(
-                    *(cache, each, start, last, text, round_rows, slots, as_decoded),
-                    count=count if part == parts - 1 else None,
-                )
+                how = round_rows, slots, as_decoded, picture
+                own = count if part == parts - 1 else None
+                text = CachedSequence(cache, each, start, last, text, *how, count=own)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
                 logits = network.logits(mine)

@@ -20,8 +20,17 @@ from .word_view import read_words, write_words
 
 WAIT_S = 10.0
 """A call without a result by then hangs; it takes some milliseconds at most."""
+COMPILE_S = 300.0
+"""The limit on drivers that run on the CPU: they compile a kernel at its first dispatch, which
+takes up to 15 s with recent compilers, and longer if other processes use the cores.
+"""
 UNWRITTEN = 0xFFFFFFFF
 """The initial word of results: NaN, so that elements that no workgroup writes are wrong."""
+
+
+def wait_limit_s(context: Context) -> float:
+    """Return the seconds after which a single call hangs."""
+    return COMPILE_S if context.is_host else WAIT_S
 
 
 class SingleCall:
@@ -34,7 +43,8 @@ class SingleCall:
     """
 
     def __init__(self, context: Context, singles: SingleDispatcher, op: Op, call: Call) -> None:
-        self._singles, self._call, self._lowering = singles, call, lower(op, call)
+        self._context, self._singles = context, singles
+        self._call, self._lowering = call, lower(op, call)
         self._inputs = [context.host(max(t.words, 1), read=True) for t in call.inputs]
         self._result = context.host(max(call.output.words, 1), read=True)
         counters = context.storage(aligned(max(self._lowering.counters, 1)))
@@ -65,7 +75,7 @@ class SingleCall:
         recording.barrier("shader", "host")
         recording.end()
         recording.submit()
-        recording.wait(WAIT_S)
+        recording.wait(wait_limit_s(self._context))
         type_ = self._call.output
         words = self._result.array.copy()
         return np.array(read_words(words, numpy_dtype(type_.dtype), type_.shape))

@@ -1,9 +1,9 @@
-"""/v1/embeddings and /v1/rerank."""
+"""/v1/embeddings."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ...common.dtypes import NDArray
 from ...generation.embedder import Embedder
 from ..api_error import ApiError
 from ..event_stream import json_response, to_json, while_connected
-from ..schemas.text import EmbeddingRequest, RerankRequest, listed
+from ..schemas.text import EmbeddingRequest, listed
 from ..server_state import ServerState, body_of, state_of
 
 MAX_TEXTS = 2048
@@ -33,27 +33,38 @@ async def embeddings(request: Request) -> Response:
             f"{body.dimensions}",
             "dimensions",
         )
-    if len(texts) > MAX_TEXTS:
-        raise ApiError(f"[input] expected at most {MAX_TEXTS} texts, got {len(texts)}", "input")
+    check_count(texts, "input")
     tokens = await state.workers.call(_tokens, state, embedder, texts)
-    vectors = await while_connected(request, _vectors(state, embedder, tokens))
+    rows = by_batches(state, embedder.batches(tokens), embedder.embed_tokens, tokens)
+    vectors = await while_connected(request, rows)
     return json_response(
         await state.answer_workers.call(_body, body, state.service.name, tokens, vectors)
     )
 
 
-async def _vectors(
-    state: ServerState, embedder: Embedder, tokens: Sequence[Sequence[int]]
+async def by_batches(
+    state: ServerState,
+    batches: Iterable[list[int]],
+    compute: Callable[[Sequence[Sequence[int]]], NDArray],
+    texts: Sequence[Sequence[int]],
 ) -> NDArray:
-    """Return the vectors of texts. Each batch is a call of its own, so that requests take turns,
-    and a client that leaves ends its work.
+    """Return the results of tokenized texts, at least one. Each batch is a call of its own, so that
+    requests take turns, and a client that leaves ends its work.
     """
-    vectors = np.empty((len(tokens), embedder.width), np.float32)
-    for batch in embedder.batches(tokens):
-        vectors[batch] = await state.embedding_worker.call(
-            embedder.embed_tokens, [tokens[at] for at in batch]
-        )
-    return vectors
+    out: NDArray | None = None
+    for batch in batches:
+        rows = await state.embedding_worker.call(compute, [texts[at] for at in batch])
+        if out is None:
+            out = np.empty((len(texts), *rows.shape[1:]), np.float32)
+        out[batch] = rows
+    assert out is not None
+    return out
+
+
+def check_count(texts: Sequence[object], param: str) -> None:
+    """Raise ApiError for too many texts."""
+    if len(texts) > MAX_TEXTS:
+        raise ApiError(f"[{param}] expected at most {MAX_TEXTS} texts, got {len(texts)}", param)
 
 
 def _body(
@@ -67,18 +78,6 @@ def _body(
     ]
     usage = {"prompt_tokens": count, "total_tokens": count}
     return to_json({"object": "list", "data": data, "model": name, "usage": usage})
-
-
-async def rerank(request: Request) -> Response:
-    """Answer /v1/rerank: no model that vksched runs can rank texts."""
-    state = state_of(request)
-    body = await body_of(request, RerankRequest)
-    state.service.check_name(body.model)
-    raise ApiError(
-        f"[serve] expected a model with pooling 'rank', got {state.service.name}, which has none",
-        status=404,
-        code="unsupported_model",
-    )
 
 
 def _embedder(embedder: Embedder | None, name: str) -> Embedder:

@@ -43,6 +43,7 @@ class RerankRequest(Body):
     documents: Texts
     model: str | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
 
 
 class TokenizeRequest(Body):

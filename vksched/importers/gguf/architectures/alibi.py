@@ -1,4 +1,4 @@
-"""ALiBi: attention scores that fall linearly with the distance of the tokens, by a slope per head.
+"""ALiBi: attention scores that fall linearly with the distance of tokens, by a slope per head.
 
 Source: https://arxiv.org/abs/2108.12409
 """

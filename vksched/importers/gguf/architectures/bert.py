@@ -1,5 +1,5 @@
 """BERT and models with its architecture: MiniLM, BGE, E5, XLM-RoBERTa. They are encoders for
-embeddings and for scores of rerankers.
+embeddings, and for scores of rerankers.
 
 nomic-bert has rotary embeddings, a gated feed-forward and no biases; nomic-bert-moe has experts in
 every second layer instead of the gate. Jina 3 has rotary embeddings; Jina 2 has ALiBi, and some of

@@ -114,6 +114,8 @@ class Family:
     attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
     and attention, and add their outputs. single_block: a layer has either feed-forward, or
     attention, or the mixer.
+
+    takes_pictures: texts may contain pictures, whose tokens see each other.
     """
 
     encoder: bool = False
@@ -169,6 +171,7 @@ class Family:
     head_activation: Activation = tanh
     mixer_with_attention: bool = False
     single_block: bool = False
+    takes_pictures: bool = False
 
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""

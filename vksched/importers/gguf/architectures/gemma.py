@@ -33,7 +33,17 @@ GEMMA3 = replace(
     window_base=10000.0,
     window_scaled=False,
     scale_by_width=62,
+    takes_pictures=True,
 )
-GEMMA_EMBEDDING = replace(GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0)
-GEMMA4 = replace(GEMMA3, scale_by_width=0, unscaled=True, normed_values=True, expert_branch=True)
+GEMMA_EMBEDDING = replace(
+    GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0, takes_pictures=False
+)
+GEMMA4 = replace(
+    GEMMA3,
+    scale_by_width=0,
+    unscaled=True,
+    normed_values=True,
+    expert_branch=True,
+    takes_pictures=False,
+)
 GEMMA3N = replace(GEMMA4, full_every=5, expert_branch=False)

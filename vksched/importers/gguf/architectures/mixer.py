@@ -8,11 +8,12 @@ The state has one size whatever the length of the text is. A family with such la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....common.dtypes import Shape
+from ....common.dtypes import WORD_BYTES, Shape
 from ....ir.tensor import Tensor
 from ....ops import arange, gather, less, reshape, where
 from ..hparams.hparams import HParams
@@ -75,6 +76,14 @@ class MixerLayer:
             return x[:, length - size :]
         first = reshape(arange(0, rows * length, length) + count, (-1, 1))
         return gather(reshape(x, (rows * length, channels)), first + arange(size))
+
+
+def recurrent_bytes(mixer: Mixer | None, hyper: HParams) -> int:
+    """Return the size of the recurrent states of one sequence in bytes."""
+    if mixer is None:
+        return 0
+    of_layer = sum(map(math.prod, mixer.state_shapes(hyper).values()))
+    return WORD_BYTES * sum(hyper.recurrent) * of_layer
 
 
 class Mixer(Protocol):

@@ -45,7 +45,7 @@ MODEL_NAMES: Mapping[str, str] = {
     "bailingmoe2": "Ling and Ring 2",
     "gemma": "Gemma 1",
     "gemma2": "Gemma 2",
-    "gemma3": "Gemma 3, text only",
+    "gemma3": "Gemma 3; pictures in Python",
     "gemma3n": "Gemma 3n, text only",
     "gemma4": "Gemma 4, text only",
     "phi2": "Phi 1.5 and 2",

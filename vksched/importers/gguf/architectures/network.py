@@ -36,6 +36,7 @@ from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
 from .mixer import MixerLayer
 from .per_layer_embeddings import PerLayerEmbeddings
+from .pictures import Pictures
 from .positions import Positions, Tables
 from .token_layout import SequenceLayout, last_tokens
 from .unsupported import ALIBI
@@ -57,6 +58,8 @@ class Network:
     """The position tables, which all parts of a text share."""
     scale_rows: bool = False
     """As in `LinearLayers`."""
+    pictures: Pictures | None = None
+    """The tokens of pictures in the text."""
 
     @cached_property
     def layers(self) -> LinearLayers:
@@ -88,7 +91,8 @@ class Network:
     def logits(self, ids: Tensor) -> Tensor:
         """Return the next-token logits of each token, or of the last one.
 
-        ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
+        ids: (b, n) int32, or the tokens of a picture (b, n, width) -> (b, n, vocabulary) or
+        (b, vocabulary).
 
         Raises
         ------
@@ -124,7 +128,8 @@ class Network:
                 logits = logits * (1 / scale if self.family.logits_over_scale else scale)
             if hyper.output_softcap:
                 logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
-        self.weights.require_all(hyper.architecture, besides=self._unused())
+        embedding_only = (EMBEDDING,) if ids.rank == 3 else ()
+        self.weights.require_all(hyper.architecture, besides=(*embedding_only, *self._unused()))
         return logits
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -201,13 +206,17 @@ class Network:
 
     def _embedded(self, ids: Tensor) -> Tensor:
         hyper, family = self.hyper, self.family
+        if ids.rank == 3:
+            return ids
         table = self.weights.take(EMBEDDING, (hyper.vocabulary, hyper.width))
         with name_scope("token_embd"):
-            x = embedding(table, ids)
+            x = embedding(table, ids if self.pictures is None else self.pictures.text_ids(ids))
             if family.scaled_embedding:
                 x = x * math.sqrt(hyper.width)
             if hyper.embedding_scale:
                 x = x * hyper.embedding_scale
+            if self.pictures is not None:
+                x = self.pictures.inserted(ids, x)
         if family.token_types:
             shape = hyper.token_types, hyper.width
             x = x + self.weights.take("token_types.weight", shape)[0]

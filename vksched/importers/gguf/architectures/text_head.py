@@ -46,13 +46,13 @@ class TextHead:
             return lp_normalize(x)
 
     def _dense(self, x: Tensor, name: str, sizes: tuple[int, int]) -> Tensor:
-        taken, given = sizes
-        if taken != x.shape[1]:
+        inputs, outputs = sizes
+        if inputs != x.shape[1]:
             raise ModelFormatError(
                 f"[gguf] key '{self.layers.hyper.architecture}.{name}_feat_in': expected "
-                f"{x.shape[1]}, the number of features before tensor '{name}.weight', got {taken}"
+                f"{x.shape[1]}, the number of features before tensor '{name}.weight', got {inputs}"
             )
-        return linear(x, self.layers.weights.take(f"{name}.weight", (given, taken)))
+        return linear(x, self.layers.weights.take(f"{name}.weight", (outputs, inputs)))
 
     def scores(self, hidden: Tensor, counts: Tensor, causal: bool) -> Tensor:
         """Return the scores of each text, (b, labels). causal: the last token has seen the whole

@@ -64,13 +64,14 @@ class AttentionMask:
         new: tuple[Tensor, Tensor] | None = None,
         slots: Tensor | None = None,
         chunk: int | None = None,
+        causal: bool = True,
     ) -> Tensor:
-        """Return the attention of each token to itself and at most `left` earlier keys, or to the
-        keys that `seen` selects; otherwise as `vs.attention`.
+        """Return the attention of each token to itself and at most `left` earlier keys, also to all
+        later ones unless `causal`, or to the keys that `seen` selects; otherwise as `vs.attention`.
         """
         return attention(
             *(q, k, v, seen),
-            causal=seen is None,
+            causal=causal and seen is None,
             past_len=past,
             window=(left, None),
             scale=self.scale,

@@ -35,7 +35,11 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
-    "clip": Unsupported("a projector file (mmproj)", "encoders of images and sounds", VISION),
+    "clip": Unsupported(
+        "a projector file (mmproj)",
+        "a language model in another file; vs.load_projector takes this one",
+        VISION,
+    ),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
     "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
     "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),

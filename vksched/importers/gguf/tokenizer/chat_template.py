@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ....common.errors import DTypeError
+from ....common.errors import DTypeError, ModelFormatError
+from .vocabulary import Vocabulary
 
 MAX_DEPTH = 200
 """The maximum depth of messages and other variables."""
@@ -72,6 +73,27 @@ class ChatTemplate:
         return self._renderer.render(
             self.source, {name: _plain(value, name) for name, value in variables.items()}
         )
+
+
+def read_chat_template(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> ChatTemplate:
+    """Return the chat template of a file.
+
+    Raises
+    ------
+    ModelFormatError
+        The file has none.
+    """
+    source = metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        raise ModelFormatError(
+            "[gguf] expected a chat template in the file, got none; try a text as the prompt"
+        )
+    roles = {
+        f"{role}_token": vocabulary.tokens[vocabulary.roles[role]]
+        for role in ("bos", "eos")
+        if role in vocabulary.roles
+    }
+    return ChatTemplate(source, **roles)
 
 
 def start_renderer() -> None:

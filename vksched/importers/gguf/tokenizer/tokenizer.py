@@ -75,6 +75,7 @@ class Tokenizer:
         self._behind = [roles["eos"]] if end and "eos" in roles else []
         if separate and not end and "seperator" in roles:
             self._behind = [roles["seperator"]]
+        self._between = [roles["seperator"]] if separate and end and "seperator" in roles else []
 
     @property
     def size(self) -> int:
@@ -128,6 +129,13 @@ class Tokenizer:
                 continue
             after_special = isinstance(piece, int)
         return out + self._behind if bos else out
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Return the tokens of two texts for a model that compares them, with the special tokens
+        that the model expects around and between them.
+        """
+        rest = self.encode(second) + self._behind
+        return self.encode(first, bos=True) + self._between + rest
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens. special: include the names of control tokens."""

@@ -1,0 +1,234 @@
+"""Pictures: the encoder of a projector file and the logits of a text with pictures equal those of
+the package `transformers`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import language
+import numpy as np
+import pytest
+import vision
+from conftest import Scheds
+from gguf_files import Draft, Type, ValueType
+from language.convert import draft
+
+import vksched as vs
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
+from vksched.importers.gguf.model import LanguageModel
+from vksched.importers.gguf.vision.vision_model import VisionModel
+
+pytestmark = pytest.mark.one_set
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+KINDS = {
+    int: ValueType.UINT32,
+    float: ValueType.FLOAT32,
+    bool: ValueType.BOOL,
+    str: ValueType.STRING,
+}
+
+
+@pytest.fixture(scope="module")
+def golden() -> vision.VisionGolden:
+    return vision.load()
+
+
+def projector(golden: vision.VisionGolden, swapped: bool = False) -> Draft:
+    """Return a projector file. swapped: with names of older converters."""
+    config, text = golden.vision, golden.text.config
+    keys: dict[str, object] = {
+        "general.architecture": "clip",
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": "gemma3",
+        "clip.use_gelu": True,
+        "clip.vision.projection_dim": text["hidden_size"],
+        "clip.vision.image_size": config["image_size"],
+        "clip.vision.patch_size": config["patch_size"],
+        "clip.vision.embedding_length": config["hidden_size"],
+        "clip.vision.feed_forward_length": config["intermediate_size"],
+        "clip.vision.block_count": config["num_hidden_layers"],
+        "clip.vision.attention.head_count": config["num_attention_heads"],
+        "clip.vision.attention.layer_norm_epsilon": config["layer_norm_eps"],
+        "clip.vision.projector.scale_factor": 2,
+    }
+    data = Draft()
+    for key, value in keys.items():
+        data = data.with_key(key, KINDS[type(value)], value)
+    for key in ("image_mean", "image_std"):
+        values = [0.5, 0.5, 0.5]
+        data = data.with_key(f"clip.vision.{key}", ValueType.ARRAY, values, ValueType.FLOAT32)
+    for name, shape in golden.tensors.items():
+        own = language.values(name, shape)
+        if swapped:
+            up, down = "ffn_up", "ffn_down"
+            name = name.replace(up, "-").replace(down, up).replace("-", down)
+        data = data.with_tensor(name, own.shape, Type.F32, own.tobytes())
+    return data
+
+
+def with_key(data: Draft, name: str, kind: ValueType | None, value: object = None) -> Draft:
+    data = replace(data, keys=tuple(key for key in data.keys if key.name != name))
+    return data if kind is None else data.with_key(name, kind, value)
+
+
+def loaded(data: Draft) -> VisionModel:
+    return vs.load_projector(data.packed())
+
+
+def pixels() -> NDArray:
+    return np.stack([language.values(f"pixels {n}", (3, 28, 28)) for n in range(2)])
+
+
+def encoded(sched: vs.Scheduler, model: VisionModel) -> NDArray:
+    run = sched.compile(model.encode(vs.input("pixels", (2, 3, 28, 28))))
+    return np.asarray(run(pixels=pixels()))
+
+
+def compare(golden: vision.VisionGolden, sched: vs.Scheduler) -> None:
+    model = loaded(projector(golden))
+    assert (model.tokens, model.width) == (4, 32)
+    assert golden.features.std() > 0.5 < golden.logits.std()
+    np.testing.assert_allclose(encoded(sched, model), golden.features, **CLOSE)
+
+
+def test_tokens_of_pictures_equal_those_of_transformers(golden: vision.VisionGolden) -> None:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 2).mapping.values()
+    known = {name for _, name in names}
+    assert {name.rpartition(".")[0] for name in golden.tensors} <= known
+    with vs.Scheduler(["cpu"]) as sched:
+        compare(golden, sched)
+        swapped = loaded(projector(golden, swapped=True))
+        np.testing.assert_allclose(encoded(sched, swapped), golden.features, **CLOSE)
+
+
+def test_so_they_do_on_devices(golden: vision.VisionGolden, scheds: Scheds) -> None:
+    compare(golden, scheds[0])
+
+
+def test_logits_of_a_text_with_pictures(golden: vision.VisionGolden) -> None:
+    model = vs.load(draft(golden.text).packed())
+    assert isinstance(model, LanguageModel)
+    encoder, ids = loaded(projector(golden)), golden.ids.copy()
+    is_picture = ids == 36
+    assert is_picture.sum() == 2 * encoder.tokens
+    ids[is_picture] = model.hyper.vocabulary + np.arange(is_picture.sum())
+    shown = encoder.encode(vs.input("pixels", (2, 3, 28, 28)))
+    logits = model.logits(vs.input("ids", (1, len(ids)), "int32"), shown)
+    with vs.Scheduler(["cpu"]) as sched:
+        got = sched.compile(logits)(ids=ids[None], pixels=pixels())[0]
+    np.testing.assert_allclose(got, golden.logits, **CLOSE)
+
+
+def test_logits_of_steps_with_pictures(golden: vision.VisionGolden) -> None:
+    model = vs.load(draft(golden.text).packed())
+    assert isinstance(model, LanguageModel)
+    cache, runs = model.cache(40), {}
+    starts = np.flatnonzero(golden.ids == 36)[::4].tolist()
+    parts = [(0, starts[0]), (starts[0], 4), (starts[0] + 4, 2), (starts[1], 4), (starts[1] + 4, 5)]
+    with vs.Scheduler(["cpu"]) as sched:
+        for picture, tokens in ((False, 8), (True, 4)):
+            step = model.step(cache, tokens, picture=picture)
+            runs[picture] = sched.compile(step.logits, updates=step.updates)
+        for at, (start, count) in enumerate(parts):
+            how = {"start": start, "count": count}
+            if at % 2:
+                got = runs[True](picture=golden.features[at // 2][None], **how)
+            else:
+                ids = np.zeros((1, 8), np.int32)
+                ids[0, :count] = golden.ids[start : start + count]
+                got = runs[False](ids=ids, **how)
+            np.testing.assert_allclose(got[0], golden.logits[start + count - 1], **CLOSE)
+    with pytest.raises(ShapeError, match="with a picture, of at most 7 tokens, got 1 and 8"):
+        model.step(cache, 8, picture=True)
+    with pytest.raises(ShapeError, match="one part with a picture, .* got 2 and 4"):
+        model.step(cache, 4, 2, picture=True)
+
+
+# -- pixels ----------------------------------------------------------------------------------------
+
+
+def test_pixels_equal_those_of_transformers(golden: vision.VisionGolden, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pictures need the extra 'vision'")
+    small = with_key(projector(golden), "clip.vision.image_size", ValueType.UINT32, 14)
+    model, array = loaded(small), vision.picture()
+    found = image.fromarray(array)
+    found.save(tmp_path / "p.png")
+    data = io.BytesIO()
+    found.save(data, "png")
+    for picture in (array, found, tmp_path / "p.png", str(tmp_path / "p.png"), data.getvalue()):
+        got = model.pixels(picture)
+        assert got.shape == model.pixels_shape and got.dtype == np.float32
+        np.testing.assert_allclose(got, golden.pixels, atol=1e-5)
+    found.convert("L").save(tmp_path / "grey.png")
+    assert model.pixels(tmp_path / "grey.png").shape == (3, 14, 14)
+    for wrong in (array.astype(np.float32), array[:, :, 0], 5, None):
+        with pytest.raises(DTypeError, match=r"^\[vision\] expected .*, got "):
+            model.pixels(wrong)
+    for bad in (b"no picture", data.getvalue()[:40], b""):
+        with pytest.raises(ModelFormatError, match="a picture such as PNG or JPEG, got "):
+            model.pixels(bad)
+    with pytest.raises(ModelFormatError, match=r"of 1 to \d+ pixels, got 3 x 0"):
+        model.pixels(np.zeros((0, 3, 3), np.uint8))
+    with pytest.raises(FileNotFoundError):
+        model.pixels(tmp_path / "none.png")
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "value", "match"),
+    [
+        ("projector_type", ValueType.STRING, "ldp", "one of gemma3, got 'ldp'; try a projector"),
+        ("projector_type", None, None, "'clip.projector_type': expected one of gemma3, got ''"),
+        ("has_vision_encoder", ValueType.BOOL, False, "has_vision_encoder': expected true"),
+        ("has_vision_encoder", ValueType.UINT32, 1, "expected true or false, got 1"),
+        ("use_gelu", None, None, "'clip.use_gelu': expected true"),
+        ("vision.image_size", ValueType.UINT32, 1 << 20, "whole number of 1 to 16384"),
+        (
+            "vision.image_size",
+            ValueType.UINT32,
+            30,
+            "patch_size': expected a divisor of image_size",
+        ),
+        ("vision.patch_size", ValueType.INT32, 0, "whole number of 1 to 16384, got 0"),
+        ("vision.projector.scale_factor", ValueType.UINT32, 3, "scale_factor': expected a divisor"),
+        ("vision.attention.head_count", ValueType.UINT32, 5, "divisor of embedding_length, 24"),
+        ("vision.block_count", None, None, "'clip.vision.block_count'"),
+        ("vision.attention.layer_norm_epsilon", ValueType.FLOAT32, -1.0, "a float32 over 0"),
+        ("vision.image_mean", ValueType.FLOAT32, 0.5, "image_mean': expected 3 numbers, got 0.5"),
+        ("vision.image_std", None, None, "image_std': expected 3 numbers, got None"),
+        ("vision.projection_dim", ValueType.UINT32, 31, r"'mm.input_projection.weight' of shape"),
+        ("vision.block_count", ValueType.UINT32, 1, "got also 'v.blk.1."),
+        ("vision.feed_forward_length", ValueType.UINT32, 41, r"of shape \(41, 24\), got"),
+    ],
+)
+def test_wrong_keys_are_named(
+    golden: vision.VisionGolden, key: str, kind: ValueType | None, value: object, match: str
+) -> None:
+    data = with_key(projector(golden), f"clip.{key}", kind, value)
+    with pytest.raises(ModelFormatError, match=match):
+        loaded(data).encode(vs.input("pixels", (2, 3, 28, 28)))
+
+
+def test_other_files_and_shapes_are_named(golden: vision.VisionGolden) -> None:
+    text, encoder = draft(golden.text), loaded(projector(golden))
+    with pytest.raises(ModelFormatError, match="a projector file .*, got 'gemma3'; try vs.load"):
+        vs.load_projector(text.packed())
+    with pytest.raises(ShapeError, match=r"pixels \(b, 3, 28, 28\) of float32, got"):
+        encoder.encode(vs.input("pixels", (3, 28, 28)))
+    model = vs.load(text.packed())
+    assert isinstance(model, LanguageModel)
+    ids = vs.input("ids", (1, 9), "int32")
+    with pytest.raises(ShapeError, match=r"\(pictures, tokens, 32\) of float32, got"):
+        model.logits(ids, vs.input("pictures", (2, 4, 31)))
+    other = vs.load(draft(language.load("gemma2")).packed())
+    assert isinstance(other, LanguageModel)
+    with pytest.raises(UnsupportedOp, match="takes pictures, got 'gemma2'; try gemma3"):
+        other.logits(ids, vs.input("pictures", (2, 4, 32)))

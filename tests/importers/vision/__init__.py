@@ -1,0 +1,77 @@
+"""A tiny model with an encoder of pictures, and what the package `transformers` computes with it.
+
+`export.py` wrote `golden/gemma3.json`. Weights are made from the names of tensors in files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import language
+import numpy as np
+
+from vksched.common.dtypes import NDArray
+
+FOLDER = Path(__file__).parent / "golden"
+PICTURE_TOKENS = 4
+FILE_NAMES = {
+    r"vision_tower\.embeddings\.patch_embedding\.(\w+)": r"v.patch_embd.\1",
+    r"vision_tower\.embeddings\.position_embedding\.(\w+)": r"v.position_embd.\1",
+    r"vision_tower\.encoder\.layers\.(\d+)\.layer_norm(\d)\.(\w+)": r"v.blk.\1.ln\2.\3",
+    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj\.(\w+)": r"v.blk.\1.attn_\2.\3",
+    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.out_proj\.(\w+)": r"v.blk.\1.attn_out.\2",
+    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc1\.(\w+)": r"v.blk.\1.ffn_up.\2",
+    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc2\.(\w+)": r"v.blk.\1.ffn_down.\2",
+    r"vision_tower\.post_layernorm\.(\w+)": r"v.post_ln.\1",
+    r"multi_modal_projector\.mm_input_projection_weight": r"mm.input_projection.weight",
+    r"multi_modal_projector\.mm_soft_emb_norm\.weight": r"mm.soft_emb_norm.weight",
+}
+"""Names of parameters, and of tensors in files."""
+
+
+@dataclass(frozen=True)
+class VisionGolden:
+    """text: the language model. vision: settings of the encoder, as transformers has them. tensors:
+    those of the projector file. ids: with the tokens of two pictures. features: (2 pictures,
+    tokens, width). logits: the rows of all tokens. pixels: the result for `picture()` and a side
+    of 14.
+    """
+
+    text: language.Golden
+    vision: dict[str, Any]
+    tensors: dict[str, tuple[int, ...]]
+    ids: NDArray
+    features: NDArray
+    logits: NDArray
+    pixels: NDArray
+
+
+def load() -> VisionGolden:
+    stored = json.loads((FOLDER / "gemma3.json").read_text("utf-8"))
+    features, logits, pixels = (
+        np.array([row.split() for row in stored[key]], np.float32)
+        for key in ("features", "logits", "pixels")
+    )
+    shapes = {name: tuple(shape) for name, shape in stored["tensors"].items()}
+    own = {name: shape for name, shape in shapes.items() if name.startswith(("v.", "mm."))}
+    rest = {name: shape for name, shape in shapes.items() if name not in own}
+    ids = np.array(stored["ids"], np.int32)
+    text = language.Golden("gemma3", "gemma3", stored["text"], rest, ids, logits)
+    return VisionGolden(
+        text,
+        stored["vision"],
+        own,
+        ids,
+        features.reshape(2, PICTURE_TOKENS, -1),
+        logits,
+        pixels.reshape(3, 14, 14),
+    )
+
+
+def picture() -> NDArray:
+    """Return a small picture, (9, 20, 3) uint8."""
+    raw = np.random.Philox(key=7).random_raw(9 * 20 * 3)
+    return np.asarray(raw >> np.uint64(56), np.uint8).reshape(9, 20, 3)

@@ -1,0 +1,1 @@
+"""Projector files (mmproj): encoders of pictures for language models."""

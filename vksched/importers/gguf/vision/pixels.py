@@ -1,0 +1,94 @@
+"""Pixels: reads pictures, and resizes and normalizes them as an encoder expects."""
+
+from __future__ import annotations
+
+import io
+import os
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ModelFormatError, VkschedError
+from .vision_hparams import CHANNELS, VisionHParams
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS = 1 << 26
+"""The maximum size of a picture; a larger one may be an attack on the memory."""
+
+
+def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
+    """Return the normalized pixels of a picture, (3, image_size, image_size) float32.
+
+    Raises
+    ------
+    DTypeError
+        The value is no picture.
+    ModelFormatError
+        The file is no picture that Pillow reads, or it has too many pixels.
+    VkschedError
+        The package Pillow is missing.
+    """
+    size = hyper.image_size
+    resized = _opened(picture).resize((size, size), resample=_bilinear())
+    scaled = np.asarray(resized, np.float32).transpose(2, 0, 1) / np.float32(255)
+    mean, std = (
+        np.array(each, np.float32).reshape(CHANNELS, 1, 1) for each in (hyper.mean, hyper.std)
+    )
+    return np.asarray((scaled - mean) / std)
+
+
+def _bilinear() -> int:
+    from PIL.Image import Resampling
+
+    return Resampling.BILINEAR
+
+
+def _opened(picture: object) -> Image:
+    """Return a picture of Pillow with three channels."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise VkschedError(
+            '[vision] expected the package Pillow, got none; try pip install "vksched[vision]"'
+        ) from error
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != CHANNELS:
+            raise DTypeError(
+                "[vision] expected pixels (height, width, 3) of uint8, got "
+                f"{picture.shape} of {picture.dtype}"
+            )
+        _check_pixels(picture.shape[1], picture.shape[0])
+        return Image.fromarray(np.ascontiguousarray(picture))
+    if isinstance(picture, Image.Image):
+        return picture.convert("RGB")
+    if isinstance(picture, (bytes, bytearray, memoryview)):
+        source: io.BytesIO | str | bytes = io.BytesIO(bytes(picture))
+    elif isinstance(picture, (str, os.PathLike)):
+        source = os.fspath(picture)
+    else:
+        raise DTypeError(
+            "[vision] expected a path, the bytes of a file, pixels or a picture of Pillow, got "
+            f"{shortened(picture)}"
+        )
+    try:
+        with Image.open(source) as found:
+            _check_pixels(*found.size)
+            colored: Image.Image = found.convert("RGB")
+            return colored
+    except (ModelFormatError, FileNotFoundError):
+        raise
+    except Exception as error:  # decoders of pictures raise errors of many kinds
+        raise ModelFormatError(
+            f"[vision] expected a picture such as PNG or JPEG, got {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_pixels(width: int, height: int) -> None:
+    if not 0 < width * height <= MAX_PIXELS:
+        raise ModelFormatError(
+            f"[vision] expected a picture of 1 to {MAX_PIXELS} pixels, got {width} x {height}"
+        )

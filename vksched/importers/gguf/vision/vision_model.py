@@ -1,0 +1,95 @@
+"""VisionModel: the encoder of pictures in a projector file, whose weights are read at first use."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from ....common.dtypes import FLOAT32, NDArray
+from ....common.errors import ShapeError
+from ....ir.tensor import Tensor
+from ...base import ImportedModel
+from ..architectures.weights import MetaWeights, Weights
+from ..read.loader import GgufFile
+from .pixels import pixels_of
+from .siglip import Siglip
+from .vision_hparams import CHANNELS, VisionHParams, read_vision
+
+
+class VisionModel(ImportedModel):
+    """The encoder of pictures of a projector file (mmproj), for a language model of its family.
+
+    Raises
+    ------
+    ModelFormatError
+        The file is not a projector file of a supported kind, or a key is invalid.
+    """
+
+    format = "gguf"
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.hyper: VisionHParams = read_vision(file)
+        self.weights = Weights(file)
+
+    def meta(self) -> VisionModel:
+        """Return the model with meta weights, which have no data, for planning."""
+        model = VisionModel(self.file)
+        model.weights = MetaWeights(self.file)
+        return model
+
+    def __repr__(self) -> str:
+        return f"<VisionModel {self.hyper.projector}: {self.tokens} tokens per picture>"
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of a picture."""
+        return self.hyper.tokens
+
+    @property
+    def width(self) -> int:
+        """The number of elements of a token: the width of the language model."""
+        return self.hyper.text_width
+
+    @cached_property
+    def pixels_shape(self) -> tuple[int, int, int]:
+        """The shape of the pixels of a picture."""
+        return CHANNELS, self.hyper.image_size, self.hyper.image_size
+
+    def pixels(self, picture: object) -> NDArray:
+        """Return the pixels of a picture for `encode`, (3, size, size) float32.
+
+        Parameters
+        ----------
+        picture
+            A path, the bytes of a file, (height, width, 3) uint8, or a picture of Pillow.
+
+        Raises
+        ------
+        DTypeError
+            The value is no picture.
+        ModelFormatError
+            The file is no picture that Pillow reads, or it has too many pixels.
+        VkschedError
+            The package Pillow is missing.
+        """
+        return pixels_of(picture, self.hyper)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return the tokens of pictures, as a tensor to compile.
+
+        pixels: (b, 3, size, size) float32 -> (b, tokens, width).
+
+        Raises
+        ------
+        ShapeError
+            `pixels` is not a batch of pictures of the encoder's size.
+        ModelFormatError
+            The file's tensors do not match the network.
+        """
+        if pixels.rank != 4 or pixels.shape[1:] != self.pixels_shape or pixels.dtype != FLOAT32:
+            size = self.hyper.image_size
+            raise ShapeError(
+                f"[vision] expected pixels (b, {CHANNELS}, {size}, {size}) of float32, got "
+                f"{pixels.type}; try VisionModel.pixels"
+            )
+        return Siglip(self.hyper, self.weights).tokens(pixels)

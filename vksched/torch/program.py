@@ -1,0 +1,185 @@
+"""Program: a graph of AOTAutograd on a scheduler.
+
+    call(args) --sizes, parameters known?--> segments, one after another --> results
+                       no: cut and compile once; at most `limit` specialisations are cached
+
+Sizes that Dynamo left symbolic become specialisations. Parameters belong to a specialisation, too:
+modules that share their code share a graph, but not its weights. Examples:
+tests/torch_backend/test_torch_programs.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+from ..common.user_warning import warn
+from .lower import op_name, value_of
+from .partition import Segment, cut, find_unsupported
+from .runtime import Runtime
+from .segment import DeviceSegment, EagerSegment
+from .weights import ManagedWeight, key_of
+
+Step = DeviceSegment | EagerSegment
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """A description of a program.
+
+    Attributes
+    ----------
+    kind
+        "inference", "forward" or "backward".
+    managed
+        The names of parameters and buffers by position among the arguments.
+    """
+
+    kind: str
+    managed: Mapping[int, str]
+
+
+class Specialisation:
+    """A program for one set of sizes and parameters."""
+
+    def __init__(
+        self, runtime: Runtime, module: fx.GraphModule, weights: Mapping[int, ManagedWeight]
+    ) -> None:
+        self.weights = dict(weights)
+        self.leaves = {i: entry.leaf for i, entry in self.weights.items()}
+        graph = module.graph
+        self._placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        self._result: Any = next(n for n in graph.nodes if n.op == "output").args[0]
+        self.unsupported = find_unsupported(module)
+        leaves = {self._placeholders[i]: leaf for i, leaf in self.leaves.items()}
+        self.segments: list[Segment] = cut(module, self.unsupported)
+        self.steps: list[Step] = [
+            DeviceSegment(runtime, module, s, leaves) if s.on_device else EagerSegment(module, s)
+            for s in self.segments
+        ]
+        self._frees = _last_uses(self.segments, self._result)
+
+    @property
+    def is_current(self) -> bool:
+        """False if a weight has become a state since."""
+        return all(entry.leaf is self.leaves[i] for i, entry in self.weights.items())
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """Run all segments and return the results."""
+        values: dict[fx.Node, Any] = dict(zip(self._placeholders, args, strict=True))
+        for step, free in zip(self.steps, self._frees, strict=True):
+            found = step([values[n] for n in step.segment.inputs])
+            values.update(zip(step.segment.outputs, found, strict=True))
+            for node in free:
+                del values[node]
+        return [values[n] if isinstance(n, fx.Node) else n for n in self._result]
+
+
+def _last_uses(segments: Sequence[Segment], result: Any) -> list[list[fx.Node]]:
+    """Return, for each segment, the values that nothing reads after it."""
+    live = {n for n in result if isinstance(n, fx.Node)}
+    frees: list[list[fx.Node]] = []
+    for segment in reversed(segments):
+        unread = [n for n in dict.fromkeys((*segment.inputs, *segment.outputs)) if n not in live]
+        live.update(unread)
+        frees.append(unread)
+    return frees[::-1]
+
+
+class Program:
+    """A callable for AOTAutograd: takes a list of arguments, and returns a list of results."""
+
+    def __init__(self, runtime: Runtime, module: fx.GraphModule, info: ProgramInfo) -> None:
+        self.info = info
+        self._runtime = runtime
+        self._module = module
+        self._lock = threading.RLock()
+        self.specialisations: OrderedDict[Any, Specialisation] = OrderedDict()
+        self._noted: set[str] = set()
+        examples = [value_of(n) for n in module.graph.nodes if n.op == "placeholder"]
+        self._sized = [i for i, value in enumerate(examples) if _is_symbolic(value)]
+        self.calls = 0
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        values = list(args)
+        args.clear()  # the caller's references end here, as AOTAutograd expects
+        found = self._find(values)
+        self.calls += 1
+        return found.run(values)
+
+    def _find(self, args: Sequence[Any]) -> Specialisation:
+        sizes = tuple(
+            tuple(args[i].shape) if isinstance(args[i], torch.Tensor) else args[i]
+            for i in self._sized
+        )
+        keys = tuple(key_of(args[i]) for i in self.info.managed)
+        with self._lock:
+            found = self.specialisations.get((sizes, keys))
+            if found is not None:
+                for i, entry in found.weights.items():
+                    if args[i]._version != entry.version:
+                        self._runtime.weights.refresh(entry, args[i])
+            if found is None or not found.is_current:
+                found = self._specialise(args, keys)
+                self.specialisations[sizes, keys] = found
+                while len(self.specialisations) > self._runtime.limit:
+                    self.specialisations.popitem(last=False)
+            self.specialisations.move_to_end((sizes, keys))
+        return found
+
+    def _specialise(self, args: Sequence[Any], keys: Sequence[Any]) -> Specialisation:
+        table, trained = self._runtime.weights, self.info.kind != "inference"
+        weights = {
+            i: table.acquire(key, args[i], name, trained and args[i].requires_grad)
+            for (i, name), key in zip(self.info.managed.items(), keys, strict=True)
+            if key is not None
+        }
+        module = _with_sizes(self._module, args) if self._sized else self._module
+        self._runtime.close_unused()
+        created = Specialisation(self._runtime, module, weights)
+        self._note(created)
+        return created
+
+    def _note(self, created: Specialisation) -> None:
+        """Warn once of each op that runs in eager PyTorch."""
+        names = Counter(op_name(n) for n in created.unsupported if n.op == "call_function")
+        new = {name: count for name, count in names.items() if name not in self._noted}
+        new.pop("getitem", None)
+        if not new:
+            return
+        self._noted.update(new)
+        first = next(n for n in created.unsupported if op_name(n) in new)
+        total = sum(n.op == "call_function" for n in self._module.graph.nodes)
+        listed = ", ".join(sorted(new)[:5]) + (", ..." if len(new) > 5 else "")
+        warn(
+            f"[torch] {sum(new.values())} of {total} ops of a {self.info.kind} graph run in eager "
+            f"PyTorch: {listed} ({op_name(first)}: {created.unsupported[first]}); "
+            "vksched.torch.explain has all"
+        )
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(d, torch.SymInt) for d in value.shape)
+    return value is not None
+
+
+def _with_sizes(module: fx.GraphModule, args: Sequence[Any]) -> fx.GraphModule:
+    """Return a copy of a graph for the sizes of some arguments."""
+    sized = fx.GraphModule(module, copy.deepcopy(module.graph))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(a.detach()) if isinstance(a, torch.Tensor) else a for a in args]
+        FakeTensorProp(sized, mode).propagate_dont_convert_inputs(*fakes)
+    for node, value in zip(sized.graph.nodes, args, strict=False):
+        if not isinstance(value, torch.Tensor):
+            node.meta["val"] = value
+    return sized

@@ -1,0 +1,233 @@
+"""Rules for indices: gather, scatter, embeddings and advanced indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...common.dtypes import Shape
+from ...ir.tensor import Tensor
+from ...ops import (
+    broadcast_to,
+    clip,
+    cumsum,
+    embedding,
+    equal,
+    expand_dims,
+    full,
+    gather,
+    gather_elements,
+    gather_nd,
+    permute_dims,
+    reshape,
+    scatter_elements,
+    scatter_nd,
+    stack,
+    where,
+)
+from .registry import Call, axis_of, operand, rule
+
+REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add"}
+REDUCTIONS["multiply"] = "mul"
+Indices = Sequence[Tensor | None]
+
+
+@rule("embedding.default")
+def embedding_rule(
+    call: Call,
+    weight: Tensor,
+    ids: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    return embedding(weight, ids)
+
+
+@rule("embedding_dense_backward.default")
+def embedding_backward(
+    call: Call,
+    grad: Tensor,
+    ids: Tensor,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Tensor:
+    call.require(not scale_grad_by_freq, "with scale_grad_by_freq")
+    width = grad.shape[-1]
+    rows, at = reshape(grad, (ids.size, width)), reshape(ids, (ids.size, 1))
+    if padding_idx >= 0:
+        skipped = equal(at, operand(padding_idx, at.dtype))
+        rows = where(broadcast_to(skipped, rows.shape), operand(0, rows.dtype), rows)
+    return scatter_nd(full((num_weights, width), 0, call.dtype), at, rows, "add")
+
+
+@rule("gather.default")
+def gather_rule(
+    call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False
+) -> Tensor:
+    call.require(x.rank > 0 and index.rank > 0, "of a scalar")
+    return gather_elements(x, index, axis_of(dim, x.rank))
+
+
+def _scattered(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, reduction: str
+) -> Tensor:
+    call.require(x.rank > 0 and index.rank > 0, "of a scalar")
+    if index.size == 0:
+        return x
+    if src.shape != index.shape:
+        from ...ops import slice as vs_slice
+
+        src = vs_slice(src, (0,) * src.rank, index.shape)
+    return scatter_elements(x, index, src, axis_of(dim, x.rank), reduction)
+
+
+@rule("scatter.src")
+def scatter_src(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scattered(call, x, dim, index, src, "none")
+
+
+@rule("scatter.value")
+def scatter_value(call: Call, x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    src = broadcast_to(operand(value, x.dtype), index.shape)
+    return _scattered(call, x, dim, index, src, "none")
+
+
+@rule("scatter.reduce")
+def scatter_with_reduce(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
+) -> Tensor:
+    return _scattered(call, x, dim, index, src, REDUCTIONS[reduce])
+
+
+@rule("scatter.value_reduce")
+def scatter_value_reduce(
+    call: Call, x: Tensor, dim: int, index: Tensor, value: float, reduce: str
+) -> Tensor:
+    src = broadcast_to(operand(value, x.dtype), index.shape)
+    return _scattered(call, x, dim, index, src, REDUCTIONS[reduce])
+
+
+@rule("scatter_add.default")
+def scatter_add(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scattered(call, x, dim, index, src, "add")
+
+
+@rule("scatter_reduce.two")
+def scatter_reduce(
+    call: Call,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    include_self: bool = True,
+) -> Tensor:
+    call.require(reduce in REDUCTIONS and include_self, f"with {reduce}, or without self")
+    return _scattered(call, x, dim, index, src, REDUCTIONS[reduce])
+
+
+# -- advanced indexing: x[:, i, j], with indices that broadcast ------------------------------
+
+
+def _indexed(call: Call, x: Tensor, indices: Indices) -> tuple[list[int], list[Tensor]]:
+    """Return the indexed axes and their indices."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    found = [index for index in indices if index is not None]
+    call.require(bool(found), "without indices")
+    call.require(all(i.dtype != "bool" for i in found), "with a bool mask: its shape is unknown")
+    return axes, found
+
+
+def _common_shape(indices: Sequence[Tensor]) -> Shape:
+    import numpy as np
+
+    return tuple(np.broadcast_shapes(*[i.shape for i in indices]))
+
+
+def _stacked(indices: Sequence[Tensor]) -> Tensor:
+    """Return indices broadcast to one shape and stacked along a new last axis."""
+    shape = _common_shape(indices)
+    whole = [broadcast_to(operand(i, indices[0].dtype), shape) for i in indices]
+    return stack(whole, len(shape)) if len(whole) > 1 else expand_dims(whole[0], len(shape))
+
+
+def _order(x: Tensor, axes: Sequence[int], rank: int) -> tuple[list[int], list[int]]:
+    """Return the axes of x with indexed ones first, and the axes of the result of `gather_nd` in
+    PyTorch's order.
+
+    Parameters
+    ----------
+    rank
+        The rank of the broadcast indices.
+    """
+    rest = [axis for axis in range(x.rank) if axis not in axes]
+    adjacent = list(axes) == list(range(axes[0], axes[0] + len(axes)))
+    before = axes[0] if adjacent else 0
+    result = [rank + i for i in range(before)] + list(range(rank))
+    return [*axes, *rest], result + [rank + i for i in range(before, len(rest))]
+
+
+@rule("index.Tensor")
+def index_rule(call: Call, x: Tensor, indices: Indices) -> Tensor:
+    axes, found = _indexed(call, x, indices)
+    if len(axes) == 1:
+        return gather(x, found[0], axes[0])
+    at = _stacked(found)
+    first, last = _order(x, axes, at.rank - 1)
+    return permute_dims(gather_nd(permute_dims(x, first), at), last)
+
+
+@rule("index_put.default", "_unsafe_index_put.default")
+def index_put(
+    call: Call, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
+) -> Tensor:
+    mask = indices[0] if indices else None
+    if len(indices) == 1 and mask is not None and mask.dtype == "bool":
+        call.require(values.size == 1 and not accumulate, "with a bool mask and several values")
+        shape = (*mask.shape, *(1,) * (x.rank - mask.rank))
+        return where(reshape(mask, shape), reshape(operand(values, x.dtype), (1,) * x.rank), x)
+    axes, found = _indexed(call, x, indices)
+    at = _stacked(found)
+    rank = at.rank - 1
+    first, last = _order(x, axes, rank)
+    shape = (*at.shape[:-1], *[x.shape[i] for i in first[len(axes) :]])
+    updates = broadcast_to(operand(values, x.dtype), [shape[i] for i in last])
+    updates = permute_dims(updates, _inverse(last))
+    reduction = "add" if accumulate else "none"
+    out = scatter_nd(permute_dims(x, first), at, updates, reduction)
+    return permute_dims(out, _inverse(first))
+
+
+@rule("masked_scatter.default")
+def masked_scatter(call: Call, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    call.require(x.size > 0 and source.size > 0, "of an empty tensor")
+    selected = reshape(broadcast_to(mask, x.shape), (x.size,))
+    counted = cumsum(operand(selected, "int32"), 0) - operand(1, "int32")
+    at = clip(counted, operand(0, "int32"), operand(source.size - 1, "int32"))
+    values = gather(reshape(source, (source.size,)), at)
+    return reshape(where(selected, values, reshape(x, (x.size,))), x.shape)
+
+
+@rule("_unsafe_index.Tensor")
+def unsafe_index(call: Call, x: Tensor, indices: Indices) -> Tensor:
+    return index_rule(call, x, indices)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    out = [0] * len(order)
+    for position, axis in enumerate(order):
+        out[axis] = position
+    return out
+
+
+@rule("index_add.default")
+def index_add(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, alpha: Any = 1
+) -> Tensor:
+    call.require(x.rank > 0, "of a scalar")
+    axis = axis_of(dim, x.rank)
+    scaled = src if alpha == 1 else src * operand(alpha, src.dtype)
+    indices: list[Tensor | None] = [*[None] * axis, reshape(index, (index.size,))]
+    return index_put(call, x, indices, scaled, True)

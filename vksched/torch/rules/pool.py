@@ -1,0 +1,227 @@
+"""Rules for pooling and resizing, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...autograd.reverse_mode import vjp
+from ...ir.tensor import Tensor
+from ...ops import (
+    adaptive_average_pool,
+    average_pool,
+    full,
+    grid_sample,
+    max_pool,
+    max_pool_indices,
+    remainder,
+    reshape,
+    resize,
+)
+from .registry import Call, operand, rule
+
+Ints = Sequence[int]
+GRID_MODES = ("linear", "nearest", "cubic")
+GRID_PADDING = ("zeros", "border", "reflection")
+
+
+def _axes(values: int | Ints, count: int) -> tuple[int, ...]:
+    if isinstance(values, int):
+        return (values,) * count
+    return tuple(values) * count if len(values) == 1 else tuple(values)
+
+
+def _batched(x: Tensor, axes: int) -> Tensor:
+    return x if x.rank == axes + 2 else reshape(x, (1, *x.shape))
+
+
+def _average(
+    call: Call,
+    x: Tensor,
+    kernel: Ints,
+    stride: Ints = (),
+    padding: Ints = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    call.require(divisor_override is None or not ceil_mode, "with divisor_override")
+    axes = int(call.op.split("avg_pool")[1][0])
+    size = _axes(kernel, axes)
+    out = average_pool(
+        _batched(x, axes),
+        size,
+        stride=_axes(stride, axes) if stride else size,
+        padding=_axes(padding, axes) * 2,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad or divisor_override is not None,
+    )
+    if divisor_override is not None:
+        out = out * operand(math.prod(size) / divisor_override, out.dtype)
+    return out if x.rank == axes + 2 else reshape(out, out.shape[1:])
+
+
+@rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def avg_pool(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _average(call, x, *args, **kwargs)
+
+
+@rule("avg_pool2d_backward.default", "avg_pool3d_backward.default")
+def avg_pool_backward(call: Call, grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+    (out,) = vjp([_average(call, x, *args)], [grad], [x])
+    return out
+
+
+def _largest(
+    call: Call,
+    x: Tensor,
+    kernel: Ints,
+    stride: Ints = (),
+    padding: Ints = (0,),
+    dilation: Ints = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, dict[str, Any]]:
+    axes = int(call.op.split("max_pool")[1][0])
+    size = _axes(kernel, axes)
+    how = {
+        "kernel": size,
+        "stride": _axes(stride, axes) if stride else size,
+        "padding": _axes(padding, axes) * 2,
+        "dilation": _axes(dilation, axes),
+        "ceil_mode": ceil_mode,
+    }
+    return _batched(x, axes), how
+
+
+@rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+def max_pool_with_indices(
+    call: Call, x: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    whole, how = _largest(call, x, *args, **kwargs)
+    positions = 1
+    for size in whole.shape[2:]:
+        positions *= size
+    out, at = max_pool(whole, **how), max_pool_indices(whole, **how)
+    plane = remainder(at, operand(positions, at.dtype))  # PyTorch counts in each channel
+    if whole is x:
+        return out, plane
+    return reshape(out, out.shape[1:]), reshape(plane, plane.shape[1:])
+
+
+@rule("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
+def max_pool_backward(call: Call, grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+    whole, how = _largest(call, x, *args[:-1])  # the last one holds indices
+    out = max_pool(whole, **how)
+    (found,) = vjp([out], [reshape(grad, out.shape)], [x])
+    return found
+
+
+@rule("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default")
+def adaptive_pool(call: Call, x: Tensor, sizes: Ints) -> Tensor:
+    axes = len(sizes)
+    out = adaptive_average_pool(_batched(x, axes), tuple(sizes))
+    return out if x.rank == axes + 2 else reshape(out, out.shape[1:])
+
+
+@rule("_adaptive_avg_pool2d_backward.default")
+def adaptive_pool_backward(call: Call, grad: Tensor, x: Tensor) -> Tensor:
+    (out,) = vjp([adaptive_pool(call, x, grad.shape[-2:])], [grad], [x])
+    return out
+
+
+def _sizes(call: Call, x: Tensor, sizes: Ints | None, scales: Sequence[float] | None) -> Ints:
+    """Return the sizes of a resized image, whose factors must be those of its coordinates."""
+    if sizes is None:
+        call.require(scales is not None, "without sizes")
+        sizes = [int(n * f) for n, f in zip(x.shape[2:], scales or (), strict=True)]
+    if scales is not None:
+        exact = all(n * f == s for n, f, s in zip(x.shape[2:], scales, sizes, strict=True))
+        call.require(exact, "with a factor that is not the ratio of the sizes")
+    return sizes
+
+
+def _resized(x: Tensor, sizes: Ints, mode: str, coordinates: str) -> Tensor:
+    axes = list(range(2, x.rank))
+    return resize(x, tuple(sizes), None, axes, mode, coordinates, "floor")
+
+
+@rule("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def upsample_nearest(
+    call: Call, x: Tensor, sizes: Ints | None, scales: Sequence[float] | None
+) -> Tensor:
+    return _resized(x, _sizes(call, x, sizes, scales), "nearest", "asymmetric")
+
+
+@rule("upsample_bilinear2d.vec", "upsample_linear1d.vec", "upsample_trilinear3d.vec")
+def upsample_linear(
+    call: Call,
+    x: Tensor,
+    sizes: Ints | None,
+    align_corners: bool,
+    scales: Sequence[float] | None,
+) -> Tensor:
+    coordinates = "align_corners" if align_corners else "half_pixel"
+    return _resized(x, _sizes(call, x, sizes, scales), "linear", coordinates)
+
+
+def _factors(scales: Sequence[float | None]) -> list[float] | None:
+    """Return the factors of a resize, one per axis; None if only sizes are given."""
+    known = [s for s in scales if s is not None]
+    return known if known and len(known) == len(scales) else None
+
+
+@rule("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
+def upsample_nearest_default(
+    call: Call,
+    x: Tensor,
+    sizes: Ints,
+    scales_a: float | None = None,
+    scales_b: float | None = None,
+    scales_c: float | None = None,
+) -> Tensor:
+    return upsample_nearest(call, x, sizes, _factors((scales_a, scales_b, scales_c)[: x.rank - 2]))
+
+
+@rule("upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_trilinear3d.default")
+def upsample_linear_default(
+    call: Call,
+    x: Tensor,
+    sizes: Ints,
+    align_corners: bool,
+    scales_a: float | None = None,
+    scales_b: float | None = None,
+    scales_c: float | None = None,
+) -> Tensor:
+    scales = _factors((scales_a, scales_b, scales_c)[: x.rank - 2])
+    return upsample_linear(call, x, sizes, align_corners, scales)
+
+
+@rule("upsample_nearest2d_backward.default")
+def upsample_nearest_backward(
+    call: Call, grad: Tensor, sizes: Ints, input_size: Ints, *scales: float | None
+) -> Tensor:
+    x = full(tuple(input_size), 0, grad.dtype)
+    (out,) = vjp([upsample_nearest(call, x, sizes, _factors(scales))], [grad], [x])
+    return out
+
+
+@rule("upsample_bilinear2d_backward.default")
+def upsample_bilinear_backward(
+    call: Call,
+    grad: Tensor,
+    sizes: Ints,
+    input_size: Ints,
+    align_corners: bool,
+    *scales: float | None,
+) -> Tensor:
+    x = full(tuple(input_size), 0, grad.dtype)
+    (out,) = vjp([upsample_linear(call, x, sizes, align_corners, _factors(scales))], [grad], [x])
+    return out
+
+
+@rule("grid_sampler_2d.default")
+def grid_sampler(
+    call: Call, x: Tensor, grid: Tensor, mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    return grid_sample(x, grid, GRID_MODES[mode], GRID_PADDING[padding_mode], align_corners)

@@ -1,0 +1,142 @@
+"""Runtime: one scheduler for each set of options, with the weights of all its graphs."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import VkschedError
+from ..engine.executable import CompiledGraph
+from ..scheduler.scheduler import Scheduler
+from .weights import WeightTable
+
+LIMIT = 16
+"""The default number of cached specialisations of a graph."""
+OPTIONS = ("devices", "precision", "placement", "limit", "scheduler")
+"""The options of the backend."""
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """The options of `torch.compile(model, backend="vksched", options={...})`.
+
+    Attributes
+    ----------
+    devices, precision
+        As in `vksched.Scheduler`.
+    placement
+        Name patterns to device names, as in `vksched.Scheduler.compile`. Ops are named after the
+        modules that contain them, weights as in `model.state_dict()`.
+    limit
+        The maximum number of cached sets of sizes of a graph.
+    scheduler
+        An open scheduler to use, instead of devices and precision.
+    """
+
+    devices: tuple[str, ...] | None = None
+    precision: str | None = None
+    placement: tuple[tuple[str, str], ...] = ()
+    limit: int = LIMIT
+    scheduler: Scheduler | None = None
+
+    @staticmethod
+    def parse(options: Mapping[str, Any]) -> BackendOptions:
+        """Return checked options.
+
+        Raises
+        ------
+        VkschedError
+            An option is unknown, or has a wrong type.
+        """
+        unknown = [name for name in options if name not in OPTIONS]
+        if unknown:
+            raise VkschedError(
+                f"[torch] expected options {', '.join(OPTIONS)}, got {', '.join(unknown)}"
+            )
+        devices = options.get("devices")
+        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
+            raise VkschedError(
+                f'[torch] expected a list of device names, got {devices!r}; try ["vulkan:0"]'
+            )
+        placement = options.get("placement") or {}
+        if not isinstance(placement, Mapping):
+            raise VkschedError(
+                f"[torch] expected a dict of name patterns to device names, got {placement!r}"
+            )
+        limit = options.get("limit", LIMIT)
+        if not isinstance(limit, int) or limit < 1:
+            raise VkschedError(f"[torch] expected a limit of at least 1, got {limit!r}")
+        scheduler = options.get("scheduler")
+        if scheduler is not None and (devices is not None or options.get("precision")):
+            raise VkschedError("[torch] expected a scheduler, or devices and precision, got both")
+        return BackendOptions(
+            None if devices is None else tuple(devices),
+            options.get("precision"),
+            tuple(placement.items()),
+            limit,
+            scheduler,
+        )
+
+
+class Runtime:
+    """A scheduler, and the graphs and weights on its devices.
+
+    Attributes
+    ----------
+    weights
+        The weights of all graphs of the scheduler.
+    unused
+        Compiled graphs that nothing refers to. The next compilation closes them: the garbage
+        collector must not, because it may run while a lock is held.
+    """
+
+    def __init__(self, scheduler: Scheduler, options: BackendOptions) -> None:
+        self.scheduler = scheduler
+        self.placement = dict(options.placement) or None
+        self.limit = options.limit
+        with _lock:
+            shared = _shared.setdefault(scheduler, (WeightTable(scheduler), deque()))
+        self.weights, self.unused = shared
+
+    def close_unused(self) -> None:
+        """Free the graphs that nothing refers to."""
+        while self.unused:
+            self.unused.popleft().close()
+
+
+_lock = threading.Lock()
+_schedulers: dict[tuple[Any, ...], Scheduler] = {}
+_shared: weakref.WeakKeyDictionary[Scheduler, tuple[WeightTable, deque[CompiledGraph]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def open_runtime(options: BackendOptions) -> Runtime:
+    """Return a runtime. Equal devices and precision share one scheduler, which stays open."""
+    scheduler = options.scheduler
+    if scheduler is None:
+        key = (options.devices, options.precision)
+        with _lock:
+            scheduler = _schedulers.get(key)
+            if scheduler is None:
+                devices = None if options.devices is None else list(options.devices)
+                scheduler = Scheduler(devices, precision=options.precision)
+                _schedulers[key] = scheduler
+    return Runtime(scheduler, options)
+
+
+def close_all() -> None:
+    """Close the schedulers that this module has opened; later graphs open new ones."""
+    with _lock:
+        opened = list(_schedulers.values())
+        _schedulers.clear()
+    for scheduler in opened:
+        scheduler.close()
+
+
+atexit.register(close_all)
