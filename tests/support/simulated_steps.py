@@ -156,12 +156,12 @@ class SimulatedSteps:
         self.used[slot] = self.length  # rows behind the text hold wrong guesses
         return np.stack(logits)
 
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+    def copy_rows(self, source: int, target: int, tokens: int, first: int = 0) -> None:
         assert source != target
-        assert 0 < tokens <= self.used[source] and kept <= self.used[target]
-        more = (kept,) if kept else ()
+        assert 0 < tokens <= self.used[source] and first <= self.used[target]
+        more = (first,) if first else ()
         self._begin("copy_rows", source, target, tokens, *more, writes=[target])
-        self.rows[target][kept:tokens] = self.rows[source][kept:tokens]
+        self.rows[target][first:tokens] = self.rows[source][first:tokens]
         self.used[target] = tokens
 
     def read_rows(self, slot: int, tokens: int) -> Sequence[np.ndarray[Any, Any]]:
@@ -169,11 +169,11 @@ class SimulatedSteps:
         self._begin("read_rows", slot, tokens)
         return [np.array(self.rows[slot][:tokens], np.uint64)]
 
-    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], kept: int = 0) -> None:
-        assert kept <= self.used[slot]
-        more = (kept,) if kept else ()
+    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], first: int = 0) -> None:
+        assert first <= self.used[slot]
+        more = (first,) if first else ()
         self._begin("write_rows", slot, len(rows[0]), *more, writes=[slot])
-        self.rows[slot][kept : len(rows[0])] = [int(row) for row in rows[0][kept:]]
+        self.rows[slot][first : len(rows[0])] = [int(row) for row in rows[0][first:]]
         self.used[slot] = len(rows[0])
 
     def prepare(self) -> None:

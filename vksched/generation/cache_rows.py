@@ -49,9 +49,9 @@ class CacheRows:
         if self._cache.slots > 1:
             graphs.append(self._copy_graph)
 
-    def copy(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
-        """Copy the first rows of a slot to another one, which has the first `kept` of them."""
-        for start in self._starts(tokens, kept):
+    def copy(self, source: int, target: int, tokens: int, first: int = 0) -> None:
+        """Copy the first rows of a slot to another one, which lacks those from `first` on."""
+        for start in self._starts(tokens, first):
             places = np.array([[source], [target], [start]], np.int32)
             self._copy_graph(source=places[0], target=places[1], start=places[2])
 
@@ -69,10 +69,10 @@ class CacheRows:
                 rows[:, start:end] = block[0, :, : end - start]
         return tuple(out)
 
-    def write(self, slot: int, rows: Sequence[NDArray], kept: int = 0) -> None:
-        """Write rows that `read` returned to a slot, which has the first `kept` of them."""
+    def write(self, slot: int, rows: Sequence[NDArray], first: int = 0) -> None:
+        """Write rows that `read` returned to a slot, which lacks those from `first` on."""
         tokens = rows[0].shape[1] if rows else 0
-        for start in self._starts(tokens, kept):
+        for start in self._starts(tokens, first):
             end = min(start + self._block, tokens)
             blocks = {}
             for name, own in zip(self._names, rows, strict=True):
@@ -87,12 +87,12 @@ class CacheRows:
         for graph in self._compiled:
             graph.close()
 
-    def _starts(self, tokens: int, kept: int = 0) -> list[int]:
-        """Return the first rows of the blocks with rows from `kept` on. All lie within the cache,
+    def _starts(self, tokens: int, first: int = 0) -> list[int]:
+        """Return the first rows of the blocks with rows from `first` on. All lie within the cache,
         so the last one may begin earlier.
         """
         last = self._cache.length - self._block
-        return [min(start, last) for start in range(kept, tokens, self._block)]
+        return [min(start, last) for start in range(first, tokens, self._block)]
 
     # -- graphs ----------------------------------------------------------------------------------
 

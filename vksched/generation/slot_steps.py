@@ -242,26 +242,26 @@ class SlotSteps(SlotGraphs):
 
     # -- rows of the cache -----------------------------------------------------------------------
 
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+    def copy_rows(self, source: int, target: int, tokens: int, first: int = 0) -> None:
         """Copy the keys and values of the first tokens of a slot to another one, on the devices.
-        kept: see `StepRunner.copy_rows`.
+        first: see `StepRunner.copy_rows`.
         """
         self._check(source, 0, tokens)
         self._check(target, 0, tokens)
         if source != target:
-            self._lost_if_fails(lambda: self._cache_rows().copy(source, target, tokens, kept))
+            self._lost_if_fails(lambda: self._cache_rows().copy(source, target, tokens, first))
 
     def read_rows(self, slot: int, tokens: int) -> Sequence[NDArray]:
         """Return the keys and values of the first tokens of a slot, in host memory."""
         self._check(slot, 0, tokens)
         return self._lost_if_fails(lambda: self._cache_rows().read(slot, tokens))
 
-    def write_rows(self, slot: int, rows: Sequence[NDArray], kept: int = 0) -> None:
-        """Write keys and values that `read_rows` returned to a slot. kept: as in `copy_rows`."""
+    def write_rows(self, slot: int, rows: Sequence[NDArray], first: int = 0) -> None:
+        """Write keys and values that `read_rows` returned to a slot. first: as in `copy_rows`."""
         tokens = rows[0].shape[1] if rows else 0
         self._check(slot, 0, tokens)
         self._is_empty = False
-        self._lost_if_fails(lambda: self._cache_rows().write(slot, rows, kept))
+        self._lost_if_fails(lambda: self._cache_rows().write(slot, rows, first))
 
     def _cache_rows(self) -> CacheRows:
         if self._rows is None:

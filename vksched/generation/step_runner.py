@@ -93,16 +93,16 @@ class StepRunner(Protocol):
             As in `prefill`.
         """
 
-    def copy_rows(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+    def copy_rows(self, source: int, target: int, tokens: int, first: int = 0) -> None:
         """Copy the keys and values of the first tokens of a slot to another one, on the devices.
-        kept: the number of first tokens that the other slot has; they need no copy.
+        first: the first of these tokens that the other slot lacks; earlier ones need no copy.
         """
 
     def read_rows(self, slot: int, tokens: int) -> Sequence[np.ndarray[Any, Any]]:
         """Return the keys and values of the first tokens of a slot, in host memory."""
 
-    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], kept: int = 0) -> None:
-        """Write keys and values that `read_rows` returned to a slot. kept: as in `copy_rows`."""
+    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], first: int = 0) -> None:
+        """Write keys and values that `read_rows` returned to a slot. first: as in `copy_rows`."""
 
     def prepare(self) -> None:
         """Compile all steps but verify steps."""

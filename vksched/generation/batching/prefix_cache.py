@@ -88,7 +88,7 @@ class PrefixCache:
         state.chunks = [chunk for chunk in reversed(chunks) if chunk.start >= reused]
 
     def _copy_longest(self, slot: Slot, state: RequestState, chunks: list[Chunk]) -> None:
-        kept = reused = len(slot.prefix.tokens)
+        first = reused = len(slot.prefix.tokens)
         source = entry = None
         for other in self._slots:
             if other is not slot and (match := self._match(other.prefix, state, chunks)) > reused:
@@ -98,12 +98,12 @@ class PrefixCache:
                 reused, entry = match, each
         if entry is not None:
             slot.prefix.clear()  # an error leaves the slot without valid rows
-            self._runner.write_rows(slot.index, entry.rows, kept)
+            self._runner.write_rows(slot.index, entry.rows, first)
             self.host.use(entry)
             slot.prefix = entry.prefix.first(reused)
         elif source is not None:
             slot.prefix.clear()
-            self._runner.copy_rows(source.index, slot.index, reused, kept)
+            self._runner.copy_rows(source.index, slot.index, reused, first)
             slot.prefix = source.prefix.first(reused)
 
     def reusable_tokens(self, request: CompletionRequest) -> int:
