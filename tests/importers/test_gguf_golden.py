@@ -78,9 +78,10 @@ def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement =
 NEW = (
     *("glm4moe_large", "ernie4_5-moe", "hunyuan-moe", "minimax-m2", "dots1", "bailingmoe"),
     *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
-    "afmoe",
     *("qwen3next", "qwen35", "qwen35moe"),
     *("lfm2moe", "mamba", "mamba2", "granitehybrid", "falcon-h1", "jamba", "nemotron_h"),
+    *("afmoe", "deepseek2", "deepseek3", "mistral4", "gemma3n", "gemma4", "gemma4_experts"),
+    *("apertus", "minicpm3", "dbrx"),
 )
 """One of each kind of routing, norm and block that the architectures before do not have."""
 BESIDES = (*language.ENCODERS, "gemma2_large")
@@ -146,7 +147,13 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2", "qwen3next", "lfm2", "falcon-h1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama4", "gpt-oss", "gemma2", "qwen3next", "lfm2", "falcon-h1"),
+        *("deepseek3", "gemma4"),
+    ],
+)
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
     model = build_golden(golden, tmp_path)

@@ -24,7 +24,8 @@ def chosen(
     shares = 1 / (1 + np.exp(-scores)) if gating == "sigmoid" else np.exp(scores - scores.max())
     shares = shares if gating == "sigmoid" else shares / shares.sum()
     choice, size = shares + bias, len(scores) // groups
-    totals = [sum(sorted(choice[g * size : (g + 1) * size])[-2:]) for g in range(groups)]
+    of_group = 2 if gating == "sigmoid" else 1  # DeepSeek V3, and V2
+    totals = [sum(sorted(choice[g * size : (g + 1) * size])[-of_group:]) for g in range(groups)]
     allowed = sorted(range(groups), key=lambda g: -totals[g])[:best]
     experts = [e for e in range(len(scores)) if e // size in allowed]
     numbers = sorted(experts, key=lambda e: -choice[e])[:used]

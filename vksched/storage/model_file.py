@@ -126,7 +126,7 @@ class FileBytes(FileSlice):
         return np.frombuffer(self.content, np.uint8)
 
 
-def copied(part: memoryview | FileBytes) -> memoryview:
+def copied(part: memoryview | FileSlice) -> memoryview:
     """Return bytes that no change of a file affects: a copy if the file is mapped, read by
     `UnchangedFile.read`.
     """

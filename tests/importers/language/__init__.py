@@ -23,6 +23,7 @@ from vksched.common.dtypes import NDArray
 
 FOLDER = Path(__file__).parent / "golden"
 TWINS = {
+    "baichuan": "llama",
     "bailingmoe2": "glm4moe_large",
     "codeshell": "starcoder2",
     "deepseek": "bailingmoe",
@@ -30,6 +31,7 @@ TWINS = {
     "internlm2": "llama",
     "minicpm": "granite",
     "paddleocr": "exaone",
+    "qwen": "qwen2",
     "qwen2vl": "qwen2",
     "qwen3vl": "qwen3",
     "qwen3vlmoe": "qwen3moe",

@@ -17,7 +17,7 @@ from gguf_files import Draft, Type, ValueType
 
 from vksched.common.dtypes import NDArray
 
-from . import Golden, recurrent
+from . import Golden, gemma, latent, nested, recurrent
 
 Settings = Mapping[str, Any]
 KEYS = {
@@ -46,7 +46,7 @@ KEYS = {
     "expert_shared_count": (
         *("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     ),
-    "expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "expert_used_count": (*("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"),),
     "expert_weights_norm": ("norm_topk_prob", "route_norm"),
     "expert_weights_scale": ("routed_scaling_factor", "route_scale"),
     "embedding_scale": ("embedding_multiplier",),
@@ -84,13 +84,15 @@ YARN = {
     "original_context_length": "original_max_position_embeddings",
 }
 PERMUTED = (
-    *("arcee", "bailingmoe", "deepseek", "granite", "granitehybrid", "granitemoe", "internlm2"),
-    *("llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
+    *("arcee", "baichuan", "bailingmoe", "deepseek", "granite", "granitehybrid", "granitemoe"),
+    *("internlm2", "llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
 UNMASKED = ("bert", "jina-bert-v3", "modern-bert", "eurobert")
 """Encoders whose files say that attention is not causal; that of others is known."""
-MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3")
+SHIFTED = ("gemma", "gemma-embedding", "gemma2", "gemma3", "nemotron")
+"""Architectures whose files have norms' weights with 1 added."""
+MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3", "qwen")
 """Architectures whose files have one tensor for queries, keys and values."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -109,7 +111,7 @@ def write(
 ) -> None:
     """Write a model, and more keys. kind: type of weights whose rows are whole blocks; others
     are float32. rounded: so are these, with the values that they have as this kind. apart: each
-    expert has tensors of its own, as in old files.
+    expert has tensors of its own, as in old files, and compressed keys and values have one.
     """
     writer = gguf.GGUFWriter(path, golden.architecture)
     adders: dict[type, Callable[..., None]] = {
@@ -119,7 +121,7 @@ def write(
         str: writer.add_string,
         list: writer.add_array,
     }
-    for key, value in (*_keys(golden.architecture, golden.config), *(more or {}).items()):
+    for key, value in {**dict(_keys(golden, apart)), **(more or {})}.items():
         adders[type(value)](key, value)
     for name, array in _tensors(golden, apart):
         if array.ndim < 2 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
@@ -137,7 +139,7 @@ def write(
 def draft(golden: Golden, apart: bool = False) -> Draft:
     """Return the same file in its parts, for tests that change them."""
     built = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
-    for key, value in _keys(golden.architecture, golden.config):
+    for key, value in dict(_keys(golden, apart)).items():
         if isinstance(value, list):
             built = built.with_key(key, ValueType.ARRAY, value, KINDS[type(value[0])])
         else:
@@ -147,18 +149,27 @@ def draft(golden: Golden, apart: bool = False) -> Draft:
     return built
 
 
-def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
-    own = recurrent.keys(architecture, config)
-    all_keys = dict(_common_keys(architecture, config))
+def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a file; later values of a key replace earlier ones."""
+    architecture = golden.architecture
+    own = recurrent.keys(architecture, golden.config)
+    all_keys = dict(_common_keys(golden, older))
     all_keys |= {f"{architecture}.{key}": value for key, value in own.items()}
     yield from ((key, value) for key, value in all_keys.items() if value is not None)
 
 
-def _common_keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
+def _common_keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
+    architecture, config = golden.architecture, golden.config
+    config = nested.flat(config) if "ffn_config" in config else config
+    older = older or architecture == "minicpm3"
+    is_latent = "kv_lora_rank" in config
     for key, names in KEYS.items():
         found = next((config[name] for name in names if config.get(name) is not None), None)
-        if found is not None:
+        if found is not None and not (is_latent and key in latent.EXPANDED):
             yield f"{architecture}.{key}", found
+    if is_latent:
+        for key, value in latent.keys(config, older):
+            yield f"{architecture}.{key}", value
     if architecture in UNMASKED:
         yield f"{architecture}.attention.causal", False
         yield f"{architecture}.pooling_type", int(gguf.PoolingType.MEAN)
@@ -172,11 +183,19 @@ def _common_keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any
     if heads := config.get("linear_num_value_heads"):
         yield f"{architecture}.ssm.inner_size", heads * config["linear_value_head_dim"]
     rope = config.get("rope_parameters") or {}
-    if part := config.get("partial_rotary_factor", rope.get("partial_rotary_factor")):
+    part = config.get("partial_rotary_factor", rope.get("partial_rotary_factor"))
+    if part and not is_latent:
         size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         yield f"{architecture}.rope.dimension_count", int(part * size)
     for key, value in _scaling(config):
         yield f"{architecture}.{key}", value
+    if architecture == "apertus":
+        yield from nested.xielu(golden.weights())
+    if architecture == "qwen":
+        yield "qwen.feed_forward_length", 2 * config["intermediate_size"]
+    if architecture in gemma.NEWER:
+        for key, value in gemma.keys(architecture, config):
+            yield f"{architecture}.{key}", value
 
 
 def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
@@ -190,6 +209,8 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
         for key, name in YARN.items():
             if name in scaling:
                 factor = scaling[name]
+                if name == "mscale_all_dim" and "kv_lora_rank" in config:
+                    factor = 0.1 * factor  # as converters do
                 yield f"rope.scaling.{key}", factor if "context" in key else float(factor)
     if "llama_4_scaling_beta" in scaling:
         yield "attention.temperature_scale", scaling["llama_4_scaling_beta"]
@@ -208,15 +229,18 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
 
 def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
     """Yield the tensors of the file."""
-    config, layers = golden.config, golden.config.get("num_hidden_layers") or 0
-    layers = layers or golden.config["n_layer"]
+    config = golden.config
+    numbers = ("num_hidden_layers", "n_layer", "n_layers")
+    layers = next(config[name] for name in numbers if name in config)
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
     names = gguf.get_tensor_name_map(arch, layers)
-    for name, array in _stacked(golden).items():
+    for name, array in _stacked(golden, apart).items():
+        if "act_fn." in name:
+            continue  # keys have it
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        found = name if name.startswith("blk.") else found
+        found = name if name.startswith(("blk.", "rope_freqs.")) else found
         assert found is not None, name
-        if not found.endswith((".weight", ".bias", *recurrent.BARE)):
+        if not found.endswith((".weight", ".bias", ".scale", *recurrent.BARE)):
             found += ".weight"
         built = np.ascontiguousarray(_permuted(golden, name, array))
         if apart and found.endswith(EXPERTS):
@@ -245,7 +269,7 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
     return np.asarray(1 / (ramp + (1 - ramp) / scaling["factor"]), np.float32)
 
 
-def _stacked(golden: Golden) -> dict[str, NDArray]:
+def _stacked(golden: Golden, older: bool) -> dict[str, NDArray]:
     """Return weights with those of a layer's experts as one, and gates apart from the rest."""
     apart = APART.get(golden.architecture, lambda name, array: {name: array})
     if golden.architecture in DELTA_NETS:
@@ -255,6 +279,11 @@ def _stacked(golden: Golden) -> dict[str, NDArray]:
     weights: dict[str, NDArray] = {}
     for name, array in golden.weights().items():
         weights |= recurrent.tensors(golden.architecture, golden.config, name, array)
+    older = older or golden.architecture == "minicpm3"
+    if "kv_lora_rank" in golden.config and not older:
+        weights = latent.split(weights, golden.config)
+    if golden.architecture in gemma.NEWER:
+        weights = gemma.tensors(weights, golden.config)
     for name, array in weights.items():
         if found := EXPERT.search(name):
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
@@ -409,8 +438,8 @@ def _delta_net(golden: Golden, name: str, array: NDArray) -> dict[str, NDArray]:
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
-    *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),
-    *("jamba", "lfm2moe", "phimoe"),
+    *("bailingmoe2", "deepseek2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe"),
+    *("jamba", "lfm2moe", "minimax-m2", "phimoe"),
 )
 APART = {
     "llama4": _llama4,
@@ -418,6 +447,7 @@ APART = {
     "granitemoe": _granite,
     **dict.fromkeys(("bailingmoe", "deepseek", "granitehybrid"), _bailing),
     "bitnet": _bitnet,
+    "dbrx": nested.experts,
     "jina-bert-v3": _jina,
     **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
     **dict.fromkeys(FUSED, _fused),
@@ -431,8 +461,7 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
     if architecture in PERMUTED and (found := ROTATED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
-    from_1 = architecture.startswith("gemma") or architecture == "nemotron"
-    if from_1 and ONE_MORE.search(name):
+    if architecture in SHIFTED and ONE_MORE.search(name):
         return array + 1
     if architecture == "gptneox" and "query_key_value" in name:
         heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])

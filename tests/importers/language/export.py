@@ -22,6 +22,8 @@ from language.recipes import RECIPES, Recipe
 
 UNMASKED = "Llama"
 """A class with a causal mask, which an encoder does without."""
+BUFFERS = ("_bias", "layer_scalar")
+"""Endings of the names of buffers that files have."""
 
 
 def main() -> None:
@@ -29,14 +31,16 @@ def main() -> None:
         recipe = RECIPES[name]
         torch.manual_seed(0)
         config = getattr(transformers, f"{recipe.kind}Config")(**recipe.config)
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         if recipe.encoder:
             model = transformers.AutoModel.from_config(config).eval()
         else:
-            model = transformers.AutoModelForCausalLM.from_config(config).eval()
+            causal = getattr(transformers, f"{recipe.kind}ForCausalLM", None)
+            build = causal._from_config if causal else transformers.AutoModelForCausalLM.from_config
+            model = build(config).eval().double()
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         own = dict(model.named_parameters())
-        own |= {key: value for key, value in model.named_buffers() if key.endswith("_bias")}
+        own |= {key: value for key, value in model.named_buffers() if key.endswith(BUFFERS)}
         tensors = {
             key: tuple(value.shape)
             for key, value in own.items()
@@ -65,9 +69,8 @@ def main() -> None:
 def _settings(recipe: Recipe, config: Any) -> dict[str, Any]:
     """Return the recipe's settings, and those that a file needs though they are usual ones."""
     optional = ("rope_theta", "head_dim", "attn_logit_softcapping", "final_logit_softcapping")
-    usual = {
-        key: getattr(config, key) for key in optional if getattr(config, key, None) is not None
-    }
+    known = config.to_dict()
+    usual = {key: known[key] for key in optional if known.get(key) is not None}
     return {**usual, **recipe.config}
 
 

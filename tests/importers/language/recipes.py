@@ -16,6 +16,50 @@ GEMMA3 = {
     "rope_theta": 1e6,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
 }
+SHARED_KV = {
+    "head_dim": 8,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": WINDOW,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 37,
+    "final_logit_softcapping": 5.0,
+    "tie_word_embeddings": True,
+}
+PROPORTIONAL = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    "full_attention": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1e6,
+    },
+}
+GEMMA4 = {
+    **SHARED_KV,
+    "global_head_dim": 16,
+    "use_double_wide_mlp": True,
+    "rope_parameters": PROPORTIONAL,
+}
+GEMMA4_LARGE = {
+    **GEMMA4,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "use_double_wide_mlp": False,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}
+GEMMA3N = {
+    **SHARED_KV,
+    "laurel_rank": 6,
+    "altup_num_inputs": 4,
+    "activation_sparsity_pattern": [0.7, 0.6, 0.0, 0.0, 0.0, 0.0],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    },
+}
 FACTORS = {
     "type": "longrope",
     "short_factor": [1.0, 1.1, 1.3, 1.5],
@@ -125,6 +169,37 @@ ERNIE = {
     "moe_layer_start_index": 1,
     "tie_word_embeddings": True,
 }
+LATENT = {
+    **SHARED,
+    "rms_norm_eps": 1e-6,  # the norms of compressed rows have no other one
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "n_group": 4,
+    "topk_group": 2,
+    "pad_token_id": 0,
+}
+MSCALE = {"rope_theta": 1e4, "rope_type": "yarn", **STRETCHED, "beta_fast": 32.0, "beta_slow": 1.0}
+DEEPSEEK2 = {
+    **LATENT,
+    "scoring_func": "softmax",
+    "topk_method": "group_limited_greedy",
+    "norm_topk_prob": False,
+    "rope_parameters": {**MSCALE, "mscale": 0.707, "mscale_all_dim": 0.707},
+}
+DBRX = {
+    "vocab_size": 37,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "max_seq_len": 64,
+    "attn_config": {"clip_qkv": 1.3, "kv_n_heads": 2, "rope_theta": 1e4},
+    "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 8, "moe_top_k": 3},
+    "rope_parameters": ROUTED["rope_parameters"],
+}
 HUNYUAN = {
     "head_dim": 8,
     "rope_parameters": ROUTED["rope_parameters"],
@@ -206,6 +281,15 @@ RECIPES = {
             **GRANITE,
         },
     ),
+    "apertus": Recipe(
+        "apertus",
+        "Apertus",
+        {
+            "hidden_act": "xielu",
+            "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
     "arcee": Recipe("arcee", "Arcee"),
     "ernie4_5": Recipe("ernie4_5", "Ernie4_5", {"head_dim": 8}),
     "exaone": Recipe("exaone", "Llama"),
@@ -241,6 +325,22 @@ RECIPES = {
     "gemma3": Recipe("gemma3", "Gemma3Text", GEMMA3),
     "gemma3_layers": Recipe(
         "gemma3", "Gemma3Text", {**GEMMA3, "num_hidden_layers": 3, "layer_types": PER_LAYER}
+    ),
+    "gemma3n": Recipe("gemma3n", "Gemma3nText", GEMMA3N),
+    "gemma4": Recipe("gemma4", "Gemma4Text", GEMMA4),
+    "gemma4_large": Recipe("gemma4", "Gemma4Text", GEMMA4_LARGE),
+    "gemma4_experts": Recipe(
+        "gemma4",
+        "Gemma4Text",
+        {
+            **GEMMA4_LARGE,
+            "num_hidden_layers": 2,
+            "layer_types": GEMMA4["layer_types"][:2],
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
     ),
     "phi3": Recipe("phi3", "Phi3", {**PHI, "sliding_window": WINDOW}),
     "phi3_short": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}),
@@ -312,6 +412,60 @@ RECIPES = {
             "topk_group": 2,
         },
     ),
+    "deepseek2": Recipe("deepseek2", "DeepseekV2", DEEPSEEK2),
+    "deepseek2_lite": Recipe(
+        "deepseek2",
+        "DeepseekV2",
+        {**DEEPSEEK2, "q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1},
+    ),
+    "deepseek3": Recipe(
+        "deepseek2",
+        "DeepseekV3",
+        {
+            **LATENT,
+            "scoring_func": "sigmoid",
+            "rope_parameters": {**MSCALE, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "glm4moelite": Recipe(
+        "deepseek2",
+        "Glm4MoeLite",
+        {
+            **LATENT,
+            "scoring_func": "sigmoid",
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+        },
+    ),
+    "mistral4": Recipe(
+        "mistral4",
+        "Mistral4",
+        {
+            **LATENT,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+            "rope_parameters": {
+                **MSCALE,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
+    "minicpm3": Recipe(
+        "minicpm3",
+        "MiniCPM3",
+        {
+            **{key: LATENT[key] for key in LATENT if key.endswith(("_rank", "_rope_head_dim"))},
+            "qk_nope_head_dim": 12,
+            "num_key_value_heads": 4,
+            "rope_parameters": ROUTED["rope_parameters"],
+        },
+    ),
+    "dbrx": Recipe("dbrx", "Dbrx", common=DBRX),
     "dots1": Recipe(
         "dots1",
         "Dots1",

@@ -107,6 +107,8 @@ def keys(architecture: str, config: Settings) -> dict[str, Any]:
 
 def tensors(architecture: str, config: Settings, name: str, array: NDArray) -> Tensors:
     """Return a tensor as files have it, by its name there or in transformers."""
+    if architecture not in KEYS:
+        return {name: array}
     if architecture == "nemotron_h":
         name = name.replace("model.", "backbone.")
     if architecture == "falcon-h1":

@@ -172,9 +172,9 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
 
 def cache_bytes_of(model: LanguageModel, cache: KeyValueCache) -> int:
     """Return the bytes of the KV cache of all layers and slots."""
-    hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
-    row = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
-    return cache.slots * (row * cache.length * each + model.recurrent_bytes)
+    each = numpy_dtype(cache.dtype).itemsize
+    row_bytes = model.hyper.cached_values * each
+    return cache.slots * (row_bytes * cache.length + model.recurrent_bytes)
 
 
 def lay_out(

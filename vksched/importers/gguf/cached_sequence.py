@@ -96,6 +96,8 @@ class CachedSequence:
         self.positions = self._first + arange(self._end - tokens, self._end)
         self.updates: dict[Tensor, Tensor] = {}
         self._new: dict[str, list[Tensor]] = {}
+        self._of_layer: dict[int, tuple[Tensor, ...]] = {}
+        """The states and rows of keys and of values of each layer."""
         self._states: dict[str, Tensor] = {}
         """The recurrent states after this part."""
         self._before = before
@@ -109,10 +111,14 @@ class CachedSequence:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q to the keys and values up to its position, within the window if
-        there is one.
+        there is one. Only keys are cached if v is k. Several calls may be of one layer.
         """
-        keys, new_keys = self._rows(f"blk.{layer}.keys", k)
-        values, new_values = self._rows(f"blk.{layer}.values", v)
+        if layer not in self._of_layer:
+            rows = self._rows(f"blk.{layer}.keys", k)
+            self._of_layer[layer] = rows + (
+                rows if v is k else self._rows(f"blk.{layer}.values", v)
+            )
+        keys, new_keys, values, new_values = self._of_layer[layer]
         cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
         new = new_keys, new_values
         window = attention_mask.window if attention_mask.window < self.length else 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....common.errors import ModelFormatError
+from .apertus import APERTUS
 from .bert import BERT, JINA_BERT_V2, JINA_BERT_V3, NOMIC_BERT, NOMIC_BERT_MOE
 from .bitnet import BITNET
 from .cohere import COHERE2, COMMAND_R
+from .dbrx import DBRX
+from .deepseek import DEEPSEEK2, MINICPM3
 from .family import Family
-from .gemma import GEMMA, GEMMA2, GEMMA3, GEMMA_EMBEDDING
+from .gemma import GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, GEMMA_EMBEDDING
 from .glm import CHATGLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_oss import GPT_OSS
@@ -25,12 +28,12 @@ from .layer_norms import (
     STARCODER2,
 )
 from .lfm2 import LFM2
-from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
+from .llama import ARCEE, BAICHUAN, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
-from .qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
+from .qwen import QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
 from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
@@ -42,10 +45,17 @@ KNOWN: Mapping[str, Family] = {
     "xverse": LLAMA,
     "bailingmoe": LLAMA,
     "deepseek": LLAMA,
+    "deepseek2": DEEPSEEK2,
+    "mistral4": DEEPSEEK2,
     "smollm3": SMOLLM3,
     "granite": GRANITE,
     "granitemoe": GRANITE,
     "minicpm": GRANITE,
+    "minicpm3": MINICPM3,
+    "apertus": APERTUS,
+    "baichuan": BAICHUAN,
+    "dbrx": DBRX,
+    "qwen": QWEN,
     "qwen2": QWEN2,
     "qwen2vl": QWEN2,
     "qwen2moe": QWEN2_MOE,
@@ -61,6 +71,8 @@ KNOWN: Mapping[str, Family] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
+    "gemma3n": GEMMA3N,
+    "gemma4": GEMMA4,
     "phi2": PHI2,
     "phi3": PHI3,
     "phimoe": PHI_MOE,

@@ -93,6 +93,13 @@ class Family:
     scale_by_width: models of these numbers of layers scale scores by width / heads instead of
     key_length.
 
+    alibi_layers: models of these numbers of layers have ALiBi, which is not supported; 0: none.
+
+    unscaled: scores have scale 1. normed_values: each head of values is normalized without weights,
+    and is that of keys if the file has no matrix for values.
+
+    expert_branch: layers with experts have a dense block, too; each of the two has its own norms.
+
     gated_experts: expert weights scale the experts' input and are not normalized. shifted_experts:
     expert layers have biases. router: chooses the experts instead of the file's kind of routing.
 
@@ -152,6 +159,10 @@ class Family:
     gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
+    alibi_layers: int = 0
+    unscaled: bool = False
+    normed_values: bool = False
+    expert_branch: bool = False
     gated_experts: bool = False
     shifted_experts: bool = False
     router: Router | None = None

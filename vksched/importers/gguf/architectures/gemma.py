@@ -1,5 +1,7 @@
 """Gemma: scaled embeddings. Gemma 2 and 3: norms before and after each block, and sliding-window
-layers between layers with full attention.
+layers between layers with full attention. Gemma 4: per-layer embeddings in small models, heads of
+two sizes, last layers that share keys and values, and experts in addition to a dense block. Gemma
+3n has several residual streams.
 
 Files store the norm weights with 1 added. Gemma 2 has softcaps on scores and logits; Gemma 3 has
 QK-norm instead, and another rotary base in layers with a window. The largest model of each scales
@@ -36,3 +38,12 @@ GEMMA3 = replace(
 GEMMA_EMBEDDING = replace(
     GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0, takes_pictures=False
 )
+GEMMA4 = replace(
+    GEMMA3,
+    scale_by_width=0,
+    unscaled=True,
+    normed_values=True,
+    expert_branch=True,
+    takes_pictures=False,
+)
+GEMMA3N = replace(GEMMA4, full_every=5, expert_branch=False)

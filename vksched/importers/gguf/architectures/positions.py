@@ -45,9 +45,10 @@ class Positions:
         """
         rope = self.hyper.rope
         if windowed:
-            rope = replace(rope, base=rope.window_base or self.family.window_base or rope.base)
+            base = rope.window_base or self.family.window_base or rope.base
+            rope = replace(rope, base=base, dims=rope.window_dims)
             if not self.family.window_scaled:
-                rope = replace(rope, scaling="none", attention_factor=1.0)
+                rope = replace(rope, scaling="none", attention_factor=1.0, slowed=False)
         cos, sin = self._rows_of(rope)
         return rotary_embedding(
             x, cos, sin, interleaved=self.family.interleaved, rotary_dim=rope.dims
@@ -105,6 +106,8 @@ class Positions:
         """Return the divisors of the pairs' frequencies: those of Llama 3.1 files, and those of Phi
         3 for short or long contexts.
         """
+        if not rope.slowed:
+            return 1.0
         if "rope_freqs.weight" in self.weights:
             return self._divisors("rope_freqs.weight")
         if "rope_factors_long.weight" not in self.weights and rope.scaling != "longrope":

@@ -33,8 +33,10 @@ Router = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Scores (rows, experts) -> the weights and numbers of the chosen experts, each (rows, used)."""
 LEAST_SUM = 1e-20
 """The least sum by which weights are divided: sigmoids may all be 0."""
-GROUP_BEST = 2
-"""The number of experts whose scores make the score of their group."""
+GROUP_BEST = {"softmax": 1, "sigmoid": 2}
+"""The number of experts whose scores make the score of their group, by gating: DeepSeek V2 and V3
+differ in both.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Routing:
             return choice
         rows, experts = choice.shape
         grouped = reshape(choice, (rows, self.groups, experts // self.groups))
-        best, _ = topk(grouped, min(GROUP_BEST, experts // self.groups))
+        best, _ = topk(grouped, min(GROUP_BEST[self.gating], experts // self.groups))
         _, group_ids = topk(reduce_sum(best, -1), self.groups_used)
         chosen = equal(cast(reshape(group_ids, (rows, -1, 1)), INT32), arange(self.groups))
         is_chosen = reduce_max(where(chosen, 1.0, 0.0), 1)

@@ -31,10 +31,8 @@ class Unsupported:
 
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    "apertus": Unsupported("Apertus", "its activation (xIELU)", SMALL),
     "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
     "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
-    "baichuan": Unsupported("Baichuan 1 and 2", f"{ALIBI}, in the models of 13 B", SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
     "clip": Unsupported(
@@ -43,17 +41,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         VISION,
     ),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
-    "dbrx": Unsupported("DBRX", UNCHECKED, ROUTED),
     "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
-    "deepseek2": Unsupported(
-        "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash",
-        COMPRESSED,
-        f"{ROUTED}; R1's distilled models are llama and qwen2",
-    ),
     "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),
     "dream": Unsupported("Dream", DIFFUSION, "qwen2 (Qwen 2.5)"),
-    "gemma3n": Unsupported("Gemma 3n", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
-    "gemma4": Unsupported("Gemma 4", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
     "glm-dsa": Unsupported("GLM 5", f"{COMPRESSED}, of chosen tokens", ROUTED),
     "gptj": Unsupported("GPT-J", "a converter, which no one has written", SMALL),
     "grok": Unsupported("Grok 1 and 2", "softcaps of routing, and a dense block", ROUTED),
@@ -64,8 +54,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
     "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),
     "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
-    "minicpm3": Unsupported("MiniCPM 3", COMPRESSED, "minicpm (MiniCPM 1 and 2)"),
-    "mistral4": Unsupported("Mistral 4", COMPRESSED, "mistral3 (Ministral 3) or llama (Mistral)"),
     "mpt": Unsupported("MPT", ALIBI, SMALL),
     "nemotron_h_moe": Unsupported("Nemotron 3", MIXED, ROUTED),
     "openelm": Unsupported("OpenELM", "tensors with merged heads of sizes by layer", SMALL),
@@ -73,7 +61,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
     "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
     "plm": Unsupported("PLM", COMPRESSED, SMALL),
-    "qwen": Unsupported("Qwen 1", "its halved feed-forward size", "qwen2 (Qwen 1.5 to 2.5)"),
     "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
     "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
     "rwkv6": Unsupported("RWKV 6", STATES, SMALL),

@@ -23,6 +23,7 @@ from ....storage.model_file import copied
 from ..read.dequantize import dequantize
 from ..read.loader import GgufFile
 from ..read.tensors import GgufTensor
+from .split_kv_b import half_of
 
 Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
 """The arguments of `take`: name, shape, parts."""
@@ -44,6 +45,7 @@ class Weights:
         self._words: dict[str, Tensor] = {}
         """The weights that graphs use or will use."""
         self._making = threading.Lock()
+        self._required: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -55,6 +57,10 @@ class Weights:
     def names(self) -> Iterator[str]:
         """Return the names of all tensors of the file."""
         return iter(self._tensors)
+
+    def size_of(self, name: str) -> int:
+        """Return the size of a tensor's first axis; 1 if there is no such tensor."""
+        return self._tensors[name].shape[0] if name in self._tensors else 1
 
     def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
         """Return a weight, named as in the file regardless of the current name scope.
@@ -98,8 +104,13 @@ class Weights:
                 _leaf(self._tensors_by_name[name]): asked for name, asked in self._asked.items()
             }
 
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ModelFormatError if there is no such tensor; its parts are taken by other names."""
+        self._found(name, shape)
+        self._required.add(name)
+
     def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
-        tensor = self._tensors.get(name)
+        tensor = self._tensors.get(name) or half_of(self._tensors, name, shape)
         if tensor is None or tensor.shape != shape:
             got = "none" if tensor is None else str(tensor.shape)
             raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
@@ -154,7 +165,8 @@ class Weights:
         """Raise ModelFormatError if a tensor of the file, except `besides`, was never taken: an
         unknown tensor would be left out of the computation.
         """
-        left = [name for name in self._tensors if name not in (*self._tensors_by_name, *besides)]
+        used = {*self._tensors_by_name, *self._required, *besides}
+        left = [name for name in self._tensors if name not in used]
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelFormatError(

@@ -8,10 +8,13 @@ from reprlib import repr as shortened
 from ....common.errors import ModelFormatError
 from ..read.loader import GgufFile
 from ..read.texts import LazyStrings
+from .altup import AltUp, read_altup
 from .expert_routing import ExpertRouting, read_expert_routing
-from .metadata_keys import WITHOUT_ATTENTION, MetadataKeys
+from .latent import Latent, read_latent
+from .metadata_keys import HALVED, WITHOUT_ATTENTION, MetadataKeys
 from .rope import Rope, read_rope
 from .ssm import Ssm, read_ssm
+from .xielu import XIELU, read_xielu
 
 MAX_LAYERS = MAX_EXPERTS = 1 << 12
 MAX_CONTEXT = (1 << 29) - 1
@@ -44,7 +47,8 @@ class HParams:
     moe_every: in each group of `moe_every` layers the second one has experts; 0 if files do not
     tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
     whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
-    the sizes of recurrent layers, 0 if absent.
+    the sizes of recurrent layers, 0 if absent. latent: the sizes of latent attention; None if
+    attention is another one.
     """
 
     architecture: str
@@ -88,6 +92,25 @@ class HParams:
     activation: str
     recurrent: tuple[bool, ...]
     ssm: Ssm
+    latent: Latent | None
+    window_head: tuple[int, int]
+    shared_kv_layers: int
+    per_layer_width: int
+    xielu: tuple[XIELU, ...]
+    altup: AltUp | None
+
+    def head_sizes(self, layer: int) -> tuple[int, int]:
+        """Return the sizes of keys and of values of a layer."""
+        windowed = self.windowed and self.windowed[layer]
+        return self.window_head if windowed else (self.key_length, self.value_length)
+
+    @property
+    def cached_values(self) -> int:
+        """The number of values of a token in the KV cache of all layers."""
+        if self.latent:
+            return self.layers * (self.latent.rank + self.rope.dims)
+        own = range(self.layers - self.shared_kv_layers)
+        return sum(self.kv_heads[layer] * sum(self.head_sizes(layer)) for layer in own)
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -125,6 +148,8 @@ def read_hyper(file: GgufFile) -> HParams:
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
     feed_forward = keys.per_layer("feed_forward_length", blocks, (0,) * blocks, least)[:layers]
+    if keys.architecture in HALVED:
+        feed_forward = tuple(size // 2 for size in feed_forward)
     experts = keys.whole("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
     experts_used = keys.whole("expert_used_count", maximum=experts) if experts else 0
     expert_inner = keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0)
@@ -132,8 +157,13 @@ def read_hyper(file: GgufFile) -> HParams:
     eps = "attention.layer_norm_rms_epsilon"
     context = keys.whole("context_length", maximum=MAX_CONTEXT)
     value_length = keys.whole("attention.value_length", head_width)
-    rope = read_rope(keys, key_length, context)
-    kv_heads = _read_shared(keys, heads, blocks)
+    windowed = keys.flags("attention.sliding_window_pattern", blocks)[:layers]
+    window_head = _read_window_head(keys, key_length, value_length, windowed)
+    rope = read_rope(
+        keys, keys.whole("attention.key_length_mla", key_length), context, window_head[0]
+    )
+    latent = read_latent(keys, rope, key_length, value_length)
+    kv_heads = (1,) * layers if latent else _read_shared(keys, heads, blocks)
     recurrent = _read_recurrent(keys, kv_heads)
     return HParams(
         architecture=keys.architecture,
@@ -146,13 +176,13 @@ def read_hyper(file: GgufFile) -> HParams:
         kv_heads=tuple(
             0 if without else count for count, without in zip(kv_heads, recurrent, strict=True)
         ),
-        key_length=key_length,
-        value_length=value_length,
+        key_length=latent.key_length if latent else key_length,
+        value_length=latent.value_length if latent else value_length,
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=rope,
         window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
-        windowed=keys.flags("attention.sliding_window_pattern", blocks)[:layers],
+        windowed=windowed,
         scale=keys.real("attention.scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
         temperature_length=keys.whole("attention.temperature_length", rope.original),
@@ -181,6 +211,12 @@ def read_hyper(file: GgufFile) -> HParams:
         activation=keys.text("hidden_activation", ""),
         recurrent=recurrent,
         ssm=read_ssm(keys),
+        latent=latent,
+        window_head=window_head,
+        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0, minimum=0, maximum=layers - 1),
+        per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
+        altup=read_altup(keys, layers),
+        xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
     )
 
 
@@ -196,6 +232,20 @@ def _read_classifier_pooling(keys: MetadataKeys) -> str:
     """Return the pooling before the classification head."""
     number = keys.whole("classifier.pooling_type", POOLINGS.index("cls"), minimum=1, maximum=2)
     return POOLINGS[number]
+
+
+def _read_window_head(
+    keys: MetadataKeys, key_length: int, value_length: int, windowed: tuple[bool, ...]
+) -> tuple[int, int]:
+    """Return the sizes of keys and values in layers with a window, by default those of others."""
+    name = "attention.key_length_swa"
+    found = keys.whole(name, key_length), keys.whole("attention.value_length_swa", value_length)
+    if found != (key_length, value_length) and not windowed:
+        raise ModelFormatError(
+            f"[gguf] expected the key '{keys.architecture}.attention.sliding_window_pattern' in a "
+            f"file with '{name}', got none; try to convert the model again"
+        )
+    return found
 
 
 def _read_shared(keys: MetadataKeys, heads: tuple[int, ...], blocks: int) -> tuple[int, ...]:

@@ -20,30 +20,57 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
+LATENT = ("deepseek2", "minicpm3", "mistral4")
+"""Architectures with multi-head latent attention."""
+ALTERNATING = ("gemma3n",)
+"""Architectures with alternating updates."""
+HALVED = ("qwen",)
+"""Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
     *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "jamba"),
-    *("nomic-bert-moe", "olmoe", "qwen2moe"),
+    *("nomic-bert-moe", "olmoe", "qwen2moe", *LATENT),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
 SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
 """Architectures that compute expert weights by sigmoid by default."""
+SOFTMAX, SIGMOID = 1, 2
+GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
+"""The numbers of layers and of tokens by which files of GLM 4.7 Flash are recognized."""
 
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 """Architectures with attention in every fourth layer by default."""
-
 WITHOUT_ATTENTION = ("mamba", "mamba2")
 """Architectures whose files declare 0 heads and no feed-forward."""
 
+
+def _gating_of_deepseek2(keys: MetadataKeys) -> int:
+    """Return the gating of files without that key: softmax of DeepSeek V2, or sigmoid of GLM 4.7
+    Flash.
+    """
+    layers, tokens = keys.whole("block_count"), keys.whole("vocab_size", 0, minimum=0)
+    is_glm = layers in GLM_FLASH_LAYERS and tokens == GLM_FLASH_TOKENS
+    return SIGMOID if is_glm else SOFTMAX
+
+
+MINICPM: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
+    "embedding_scale": 12.0,
+    "logit_scale": lambda keys: keys.whole("embedding_length") / 256,
+    "residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
+}
+"""Scales of the models whose files omit them."""
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
-    **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], 2),
+    **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], SIGMOID),
     **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_BY_KEY], False),
+    "deepseek2.expert_gating_func": _gating_of_deepseek2,
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
     "llama4.attention.temperature_length": 8192,
     "llama4.attention.temperature_scale": 0.1,
-    "minicpm.embedding_scale": 12.0,
-    "minicpm.logit_scale": lambda keys: keys.whole("embedding_length") / 256,
-    "minicpm.residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
+    **{
+        f"{each}.{name}": value
+        for each in ("minicpm", "minicpm3")
+        for name, value in MINICPM.items()
+    },
     "modern-bert.attention.sliding_window_pattern": 3,
     "modern-bert.classifier.pooling_type": 1,
     **dict.fromkeys([f"{each}.full_attention_interval" for each in DELTA_NETS], 4),
@@ -143,6 +170,16 @@ class MetadataKeys:
             if all(0 <= each <= MAX_SIZE for each in found):
                 return tuple(found)
         raise self._wrong(name, f"{layers} whole numbers of 0 to {MAX_SIZE}", found)
+
+    def reals(self, name: str, layers: int) -> tuple[float, ...]:
+        """Return a number for each layer, which may be -inf; () if the file has no such key."""
+        if not self.has(name):
+            return ()
+        value = self._get(name, None)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.shape == (layers,):
+            if (value < MAX_REAL).all():
+                return tuple(value.tolist())
+        raise self._wrong(name, f"{layers} numbers below {MAX_REAL:g}", value)
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...]:
         """Return a Boolean for each layer; () if the file has no such key. A scalar p in the file

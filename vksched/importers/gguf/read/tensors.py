@@ -15,7 +15,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import ModelFormatError
-from ....storage.model_file import FileBytes, ModelFile
+from ....storage.lazy_array import FileSlice
+from ....storage.model_file import FileBytes, ModelFile, copied
 from .cursor import Cursor
 from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK
@@ -35,12 +36,13 @@ class GgufTensor:
     name: str
     shape: Shape
     type: str
-    blocks: memoryview | FileBytes
+    blocks: memoryview | FileSlice
 
     @property
     def data(self) -> memoryview:
-        """The bytes, a read-only view of the file."""
-        return self.blocks.content if isinstance(self.blocks, FileBytes) else self.blocks
+        """The bytes, a read-only view of the file, or a copy if they are parts of it."""
+        blocks = self.blocks
+        return blocks.content if isinstance(blocks, FileBytes) else copied(blocks)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,52 @@
+"""Settings and tensors of DBRX and Apertus by the names of others, for `convert.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vksched.common.dtypes import NDArray
+
+EXPERTS = 8
+"""The number of experts of the recipe."""
+WHICH = {"w1": "gate", "v1": "up", "w2": "down"}
+SLOPE, LIMIT = 0.5, -1e-6
+"""The defaults of xIELU's other parameters in transformers."""
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of DBRX by the names that other models have for them."""
+    inner, attention = config["ffn_config"], config["attn_config"]
+    return {
+        "num_hidden_layers": config["n_layers"],
+        "hidden_size": config["d_model"],
+        "num_attention_heads": config["n_heads"],
+        "num_key_value_heads": attention["kv_n_heads"],
+        "clip_qkv": attention["clip_qkv"],
+        "max_position_embeddings": config["max_seq_len"],
+        "intermediate_size": inner["ffn_hidden_size"],
+        "num_experts": inner["moe_num_experts"],
+        "num_experts_per_tok": inner["moe_top_k"],
+        "layer_norm_eps": 1e-5,
+        "rope_parameters": config["rope_parameters"],
+        "vocab_size": config["vocab_size"],
+    }
+
+
+def experts(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Return a tensor of DBRX with those of experts apart, as matrices that files have."""
+    if ".experts." not in name:
+        return {name: array}
+    kind = WHICH[name.rpartition(".")[2]]
+    apart = array.reshape(EXPERTS, -1, array.shape[1])
+    found = apart.swapaxes(1, 2) if kind == "down" else apart
+    return {f"blk.{name.split('.')[2]}.ffn_{kind}_exps.weight": found}
+
+
+def xielu(weights: Mapping[str, NDArray]) -> Iterator[tuple[str, list[float]]]:
+    """Yield the keys of the activation's parameters."""
+    for which in ("alpha_p", "alpha_n"):
+        found = [array for name, array in weights.items() if name.endswith(f"act_fn.{which}")]
+        yield f"xielu.{which}", [float(array[0]) for array in found]
+    yield "xielu.beta", [SLOPE] * len(found)
+    yield "xielu.eps", [LIMIT] * len(found)
