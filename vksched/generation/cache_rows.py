@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BLOCK = 128
 """Maximum rows that one run copies."""
 Compile = Callable[["Outputs", "Updates", Iterable[str]], "CompiledGraph"]
-"""Outputs, updates and the names of the states that they use -> their compiled graph."""
+"""Compiles a graph of the states of some names."""
 
 
 class CacheRows:

@@ -346,13 +346,13 @@ class CompiledSteps:
         return run
 
     def compile_graph(
-        self, outputs: Outputs, updates: Updates, names: Iterable[str]
+        self, outputs: Outputs, updates: Updates, states: Iterable[str]
     ) -> CompiledGraph:
-        """Return a compiled graph of these states of the KV cache, on the devices of the steps, at
-        least one of which is compiled.
+        """Return a compiled graph of some of the KV cache's states, by name, on the devices of the
+        steps, at least one of which is compiled.
         """
         plan = next(iter(self.runs.values())).plan
-        placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in names}
+        placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in states}
         return self.scheduler.compile(outputs, placement, updates=updates)
 
     @property

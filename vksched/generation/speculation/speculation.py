@@ -58,13 +58,13 @@ class Speculation:
         """
         found: list[Drafter] = [NgramLookup(slots)] if self.ngram else []
         if self.draft is not None:
-            check_vocabulary(model, self.draft)
             if self.draft.is_recurrent:
                 raise ModelFormatError(
                     "[speculation] expected a draft model whose layers all have attention, got "
                     f"{self.draft.architecture!r}, whose recurrent states cannot forget wrong "
                     "guesses; try another draft model, or guesses by ngram"
                 )
+            check_vocabulary(model, self.draft)
             length = min(length, self.draft.hyper.context)
             steps = SlotSteps(self.scheduler or scheduler, self.draft, length, slots)
             found.append(DraftModel(steps, self.draft.tokenizer.ends))

@@ -27,9 +27,9 @@ MIN_PIECE = 1 << 21
 
 def _by_heads(x: NDArray, heads: int) -> NDArray:
     """Return q, k, v or a state as (batch, heads, tokens, size), with repeated key heads."""
-    turned = x.swapaxes(1, 2)
+    by_heads = x.swapaxes(1, 2)
     repeats = heads // x.shape[2] if x.shape[2] else 1
-    return turned if repeats == 1 else np.repeat(turned, repeats, axis=1)
+    return by_heads if repeats == 1 else np.repeat(by_heads, repeats, axis=1)
 
 
 def _write(inputs: tuple[NDArray, ...], out: NDArray, chunk: int) -> None:
