@@ -121,21 +121,21 @@ def test_copies_move_the_rows_that_a_slot_lacks(
 ) -> None:
     """From the first missing row on, in whole blocks: earlier rows are those of the slot."""
     monkeypatch.setattr(cache_rows, "BLOCK", 8)
-    text, kept = TEXTS[2][:30], 11
+    text, first = TEXTS[2][:30], 11
     for sched in scheds:
         steps = SlotSteps(sched, model_and_weights[0], 64, 3)
         steps.prefill(2, text, 0)
         source = steps.read_rows(2, len(text))
         for slot in (0, 1):
             steps.prefill(slot, text[::-1], 0)
-        own = steps.read_rows(0, kept)
-        steps.copy_rows(2, 0, len(text), kept)
-        steps.write_rows(1, source, kept)
+        own = steps.read_rows(0, first)
+        steps.copy_rows(2, 0, len(text), first)
+        steps.write_rows(1, source, first)
         for slot in (0, 1):
             found = steps.read_rows(slot, len(text))
-            for rows, first, rest in zip(found, own, source, strict=True):
-                np.testing.assert_array_equal(rows[:, :kept], first)
-                np.testing.assert_array_equal(rows[:, kept:], rest[:, kept:])
+            for rows, before, rest in zip(found, own, source, strict=True):
+                np.testing.assert_array_equal(rows[:, :first], before)
+                np.testing.assert_array_equal(rows[:, first:], rest[:, first:])
         steps.close()
 
 
