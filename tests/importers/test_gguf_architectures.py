@@ -266,3 +266,26 @@ def test_the_attention_factor_of_a_file_replaces_that_of_yarn() -> None:
 def test_wrong_ext_factors_are_named(value: float) -> None:
     with pytest.raises(ModelFormatError, match="yarn_ext_factor': expected 0 or a float32 of"):
         _ = scaled_positions("llama_yarn", yarn_ext_factor=value).hyper
+
+
+# Keys of recurrent layers
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("full_attention_interval", 0, "a whole number of 1 to"),
+        ("full_attention_interval", 7, "a tensor 'blk.1.attn_qkv.weight'"),
+        ("ssm.conv_kernel", 1 << 20, "a whole number of 0 to 1024"),
+        ("ssm.conv_kernel", 3, "'blk.0.ssm_conv1d.weight' of shape (104, 3)"),
+        ("ssm.group_count", 4, "a number that divides the 6 heads"),
+        ("ssm.inner_size", 70, "a multiple of the 6 heads"),
+        ("ssm.time_step_rank", 0, "a whole number over 0"),
+        ("ssm.state_size", 9, "a tensor 'blk.0.attn_qkv.weight' of shape (108, 32)"),
+    ],
+)
+def test_wrong_keys_of_recurrent_layers_are_refused(key: str, value: int, expected: str) -> None:
+    data = with_key(draft(language.load("qwen35")), f"qwen35.{key}", ValueType.UINT32, value)
+    with pytest.raises(ModelFormatError) as caught:
+        loaded(data).logits(vs.input("ids", (1, 4), "int32"))
+    assert expected in str(caught.value)

@@ -185,6 +185,8 @@ def indices(x: Any, i: Any, b: Any) -> Cases:
         "scatter value": lambda: x.scatter(2, j[:, :, :1], 7.0),
         "scatter add": lambda: x.scatter_add(1, j, x),
         "scatter reduce": lambda: x.scatter_reduce(1, j, x, "amax"),
+        "scatter sum of others": lambda: x.scatter_reduce(1, j, x, "sum", include_self=False),
+        "scatter min": lambda: x.scatter_reduce(0, j, x, "amin", include_self=False),
         "index put": lambda: x.index_put((j[0, 0], j[0, 1]), x[0, 0, 0]),
         "index add": lambda: x.index_add(1, torch.tensor([1, 1, 0]), x),
         "index copy": lambda: x.index_copy(1, torch.tensor([2, 0]), x[:, :2]),

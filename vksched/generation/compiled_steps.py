@@ -20,10 +20,7 @@ from ..common.errors import OutOfMemory
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
-from ..ir.precision import BYTES, SINGLE, precision_of, rounds_operands
-from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
-from ..ops.linalg.matmul_native import has_equal_rows
-from ..ops.lowering import native_kernels
+from ..ir.precision import SINGLE
 from ..ops.quantized.weight_repack import WeightRepackThread
 from ..runtime.device import BackgroundTask, PrefetchesWeights
 from .deferred_step import deferred_step
@@ -35,6 +32,7 @@ from .device_precision import (
     placement_cache_type,
     precision_by_name,
 )
+from .equal_rows import max_equal_rows
 from .layer_placement.place_layers import LayerPlacement, LayerScheduler, place_layers, takes_all
 from .overflow import DAMAGED, SCALED_ROWS, OverflowFallback
 
@@ -56,8 +54,6 @@ WIDE = 512
 """The size of the largest step if one card holds the whole model: GEMMs of fewer rows do not
 saturate a large card, and each step dequantizes the weights again.
 """
-INT8_ROWS = 3
-"""The maximum rows of a product by int8 activations that has the bits of one row on a CPU."""
 NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
 MICROBATCHES = (4, 16)
@@ -376,22 +372,9 @@ class CompiledSteps:
     @property
     def max_equal_rows(self) -> int:
         """The number of rows up to which products on CPUs have the bits of one row, once a step is
-        compiled: 1 for large float32 matrices, which the BLAS library multiplies, and without
-        native loops; 3 for int8 activations, of which more rows have another kernel.
+        compiled.
         """
-        if not native_kernels.has_programs():
-            return 1
-        plan = next(iter(self.runs.values())).plan
-        most = MAX_GEMV_ROWS
-        for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
-            kind = plan.topology.devices[placed.device].kind
-            if kind != "vulkan" and node.op == "matmul":
-                has_loop = kind == "cpu" and not rounds_operands(node.attrs)
-                if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
-                    return 1
-            elif kind != "vulkan" and precision_of(node.attrs) == BYTES:
-                most = INT8_ROWS
-        return most
+        return max_equal_rows(next(iter(self.runs.values())).plan)
 
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""

@@ -58,6 +58,8 @@ def declare_input(name: str, value: Any) -> Tensor:
     dtype = storage_of(value)
     if dtype is None:
         raise UnsupportedOp(f"{value.dtype} of {value.layout} on {value.device}")
+    if not all(isinstance(d, int) for d in value.shape):
+        raise UnsupportedOp(f"a shape that depends on values, {tuple(value.shape)}")
     bounds = (-INT64_LIMIT, INT64_LIMIT) if dtype == "int64" else None
     return input(name, tuple(value.shape), dtype, bounds)
 

@@ -20,8 +20,8 @@ def chosen_pooling(asked: str | None, held: str) -> str:
     """
     if held == "rank":
         raise ShapeError(
-            f"[model] expected a pooling of {', '.join(WAYS)} in the file, got rank, which makes "
-            "scores; try vs.Reranker or `vksched rerank`"
+            f"[model] expected a pooling of {', '.join(WAYS)}, got rank, which makes scores; try "
+            "vs.Reranker or `vksched rerank`"
         )
     way = asked or held
     if way not in WAYS:

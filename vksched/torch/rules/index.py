@@ -29,6 +29,8 @@ from .registry import Call, axis_of, operand, rule
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add"}
 REDUCTIONS["multiply"] = "mul"
+NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": float("-inf"), "amin": float("inf")}
+"""The value that does not change a reduction."""
 Indices = Sequence[Tensor | None]
 
 
@@ -124,7 +126,11 @@ def scatter_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> Tensor:
-    call.require(reduce in REDUCTIONS and include_self, f"with {reduce}, or without self")
+    call.require(reduce in REDUCTIONS, f"with {reduce}")
+    if not include_self:
+        call.require(x.dtype[0] == "f" or reduce in ("sum", "prod"), "without self, of integers")
+        neutral = broadcast_to(operand(NEUTRAL[reduce], x.dtype), index.shape)
+        x = _scattered(call, x, dim, index, neutral, "none")
     return _scattered(call, x, dim, index, src, REDUCTIONS[reduce])
 
 

@@ -228,5 +228,7 @@ def copy(call: Call, x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
 
 @rule("index_select.default")
 def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    call.require(x.rank > 0 and index.rank == 1, "of a scalar")
+    if x.rank == 0:
+        return x
+    call.require(index.rank == 1, "by a scalar")
     return gather(x, index, axis_of(dim, x.rank))

@@ -32,6 +32,10 @@ class ModelLayers(Protocol):
 
     def linear(self, x: Tensor, name: str, size: int) -> Tensor: ...
 
+    def bias(self, name: str, size: int) -> Tensor | None: ...
+
+    def norm(self, x: Tensor, name: str) -> Tensor: ...
+
 
 @dataclass(frozen=True)
 class MixerLayer:

@@ -1,0 +1,49 @@
+"""The number of rows of a step whose products have the bits of one row.
+
+    large float32 matrix       numpy's BLAS library: the bits depend on the number of rows
+    small float32 matrix       a loop on a CPU: up to 8 rows
+    8-bit activations          up to 3 rows; more have another kernel
+    quantized, float16         up to 8 rows
+
+Kernels of Vulkan devices have equal bits for all of these numbers. Examples:
+tests/generation/test_slot_steps.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir.precision import BYTES, precision_of, rounds_operands
+from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
+from ..ops.linalg.matmul_native import has_equal_rows
+from ..ops.lowering import native_kernels
+
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
+INT8_ROWS = 3
+
+
+def max_equal_rows(plan: Plan) -> int:
+    """Return the number of rows up to which products that CPUs compute have the bits of one row; 1
+    without native loops.
+
+    Parameters
+    ----------
+    plan
+        The plan of a step of one row.
+    """
+    if not native_kernels.has_programs():
+        return 1
+    most = MAX_GEMV_ROWS
+    for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
+        kind = plan.topology.devices[placed.device].kind
+        if kind == "vulkan":
+            continue
+        if node.op == "matmul":
+            has_loop = kind == "cpu" and not rounds_operands(node.attrs)
+            if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
+                return 1
+        elif precision_of(node.attrs) == BYTES:
+            most = INT8_ROWS
+    return most
