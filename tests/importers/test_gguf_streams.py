@@ -39,7 +39,7 @@ def test_layers_that_share_keys_and_values_have_no_states(name: str, row: int) -
     model.step(cache, 1)
     kinds = ("keys", "values")
     assert set(cache.states) == {f"blk.{layer}.{kind}" for layer in range(4) for kind in kinds}
-    assert sum(heads * size for heads, size in cache.sizes.values()) == row
+    assert sum(heads * size for heads, size in cache.shapes.values()) == row
     assert model.hyper.cached_values == row
 
 
