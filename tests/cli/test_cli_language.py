@@ -98,8 +98,8 @@ def test_an_unknown_architecture_is_reported(
     ("name", "why"),
     [
         (
-            "mamba",
-            "a supported architecture, got 'mamba' (Mamba 1), which needs layers with a recurrent",
+            "rwkv7",
+            "a supported architecture, got 'rwkv7' (RWKV 7), which needs layers with a recurrent",
         ),
         ("new", "one of the architectures llama, "),
     ],
