@@ -39,6 +39,7 @@ def least(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
         yield sched
 
 
+@pytest.mark.filterwarnings(r"ignore:.*binds \d+ buffers, the device allows 4")
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda c: c.id)
 def test_functions_run_on_the_least_device(case: FunctionSample, least: vs.Scheduler) -> None:
     dtypes = [str(x.dtype) for x in case.inputs]
