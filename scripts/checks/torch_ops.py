@@ -39,6 +39,13 @@ BEGIN = "<!-- table: python scripts/checks/torch_ops.py --write -->"
 END = "<!-- end of the table -->"
 RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "empty", "rrelu", "uniform")
 """Parts of the names of ops whose results are random or undefined."""
+FUNCTIONAL = (
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *("linear", "scaled_dot_product_attention", "batch_norm", "layer_norm", "group_norm"),
+    *("instance_norm", "rms_norm", "max_pool2d", "interpolate", "cross_entropy", "nll_loss"),
+    *("softmax", "log_softmax", "pad", "pixel_shuffle"),
+)
+"""Names of functions in torch.nn.functional that run as core ATen ops with other names."""
 TOLERANCE = 1e-4
 
 
@@ -80,7 +87,7 @@ def examine(
     scheduler: vs.Scheduler, names: list[str], limit: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the result of each op: counts of samples by outcome, and reasons."""
-    core = core_names()
+    core = core_names() | {f"nn.functional.{name}" for name in FUNCTIONAL}
     for info in op_db:
         wanted = info.name in names if names else info.name in core or info.aten_name in core
         if not wanted or any(part in info.name for part in RANDOM):
@@ -165,7 +172,8 @@ def write_results(device: str, rows: dict[str, Any]) -> None:
         counts = row["counts"]
         if counts.get("eager"):
             traced = sum(counts.values()) - counts.get("untraced", 0)
-            reason = next(iter(row["reasons"]), "").replace("|", "/")[:70]
+            op, _, why = next(iter(row["reasons"]), "").partition(": ")
+            reason = f"{op}: {why.removeprefix(op).strip()}".replace("|", "/")
             lines.append(f"| `{name}` | {counts['eager']} of {traced} | {reason} |")
     text = PAGE.read_text("utf-8")
     before, rest = text.split(BEGIN)

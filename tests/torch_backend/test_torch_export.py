@@ -71,6 +71,25 @@ def test_models_that_need_pytorch_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_results_have_names_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, ids: Any) -> Any:
+            h = self.embed(ids)
+            return {"logits": self.out(h), "hidden": h}
+
+    path = tmp_path / "model.vks"
+    vksched.torch.save(Tied(), (torch.tensor([1, 8]),), path)
+    assert list(vksched.torch.load(path).outputs) == ["logits", "hidden"]
+    with zipfile.ZipFile(path) as archive:
+        sizes = [archive.getinfo(name).file_size for name in archive.namelist()]
+    assert sizes.count(9 * 4 * 4) == 1
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.vks"
     path.write_bytes(b"no zip file")
@@ -84,7 +103,20 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             archive.writestr("weights/0", b"1234")
         with pytest.raises(vs.ModelFormatError):
             vksched.torch.load(path)
-    for document in ('{"format": 99}', "{}", "[", "3"):
+    source = ["input", [], {"shape": [2], "dtype": "float32"}, "x"]
+    mask = ["weight", [], {"shape": [4], "dtype": "bool"}, "mask"]
+    graphs = (
+        *([[source], [-1]], [[source], [False]], [[source, source], [0, 1]], [[source], []]),
+        *([[source, ["exp", [0], {}, None]], [1]], [[mask], []]),
+    )
+    for nodes, inputs in graphs:
+        document = json.dumps({"format": 1, "nodes": nodes, "inputs": inputs, "outputs": {"y": 0}})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("graph.json", document)
+            archive.writestr("weights/0", b"\x00\x01\x02\x00")
+        with pytest.raises(vs.ModelFormatError, match="expected"):
+            vksched.torch.load(path)
+    for document in ('{"format": 99}', "{}", "[", "3", "[" * 200000):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("graph.json", document)
         with pytest.raises(vs.ModelFormatError):

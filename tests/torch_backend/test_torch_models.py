@@ -81,6 +81,29 @@ def test_new_weights_take_effect(scheduler: vs.Scheduler) -> None:
         close(fast(x), model(x))
         model.weight.data = torch.randn(3, 4)  # new memory
         close(fast(x), model(x))
+        model.weight.data[1, 2] = 5  # without a new version
+        close(fast(x), model(x))
+        model.bias.data.copy_(torch.ones(3))
+        close(fast(x), model(x))
+
+
+def test_parameters_that_share_memory_take_effect(scheduler: vs.Scheduler) -> None:
+    a, b, x = nn.Linear(3, 3).eval(), nn.Linear(3, 3).eval(), torch.randn(2, 3)
+    b.weight.data = a.weight.data  # with a version counter of its own
+    fast = [compiled(layer, scheduler) for layer in (a, b)]
+    with torch.no_grad():
+        for changed in (a, b, b):
+            changed.weight.mul_(2)
+            for layer, quick in zip((a, b), fast, strict=True):
+                close(quick(x), layer(x))
+
+
+def test_results_are_no_memory_of_the_graph(scheduler: vs.Scheduler) -> None:
+    fast = compiled(lambda x: (torch.arange(5), torch.ones(3) * 2, x + 1), scheduler)
+    x = torch.ones(3)
+    for result in fast(x):
+        result.zero_()
+    close(fast(x), (torch.arange(5), torch.full((3,), 2.0), x + 1))
 
 
 def test_modules_that_share_code_keep_their_weights(scheduler: vs.Scheduler) -> None:

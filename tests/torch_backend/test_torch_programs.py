@@ -104,12 +104,23 @@ def test_symbolic_sizes_are_specialised_up_to_a_limit(cpu: Any) -> None:
         ({"device": ["cpu"]}, "expected options devices"),
         ({"devices": "cpu"}, "expected a list of device names"),
         ({"placement": 3}, "expected a dict of name patterns"),
+        ({"placement": {"a": ["cpu"]}}, "expected a dict of name patterns"),
+        ({"devices": [["cpu"]]}, "expected a list of device names"),
         ({"limit": 0}, "expected a limit of at least 1"),
+        ({"limit": True}, "expected a limit of at least 1"),
+        ({"scheduler": 5}, "expected a Scheduler"),
+        ([("limit", 1)], "expected a dict of options"),
     ],
 )
 def test_options_are_checked(options: Any, text: str) -> None:
     with pytest.raises(vs.VkschedError, match=text):
         BackendOptions.parse(options)
+
+
+def test_modes_of_inductor_are_refused() -> None:
+    fast = torch.compile(torch.nn.Linear(2, 2), backend=backend, mode="max-autotune")
+    with pytest.raises(Exception, match="expected options only, got mode"):
+        fast(torch.ones(1, 2))
 
 
 def test_explain_needs_a_compiled_model_that_was_called() -> None:

@@ -15,6 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
+from ..common.errors import VkschedError
 from .decompositions import decompositions
 from .frame import FrameInfo, parameter_names, register_program
 from .program import Program, ProgramInfo
@@ -32,10 +33,11 @@ def vksched(module: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     Raises
     ------
     VkschedError
-        An option is unknown or wrong.
+        An option is unknown or wrong. Dynamo raises it as `BackendCompilerFailed` with this text.
     """
     options = BackendOptions.parse(kwargs.pop("options", None) or {})
-    kwargs.pop("mode", None)
+    if kwargs:
+        raise VkschedError(f"[torch] expected options only, got {', '.join(kwargs)}")
     runtime = open_runtime(options)
     frame = FrameInfo.of(module)
     names = parameter_names(module)

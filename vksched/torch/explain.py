@@ -38,6 +38,8 @@ def explain(compiled: Any) -> str:
         )
     breaks = [frame for frame, _ in found if frame.break_reason]
     lines = [f"{len(found)} graphs, {len({id(f) for f in breaks})} graph breaks"]
+    unplaced = set.intersection(*[program.unplaced for _, program in found])
+    lines += [f"placement: no op or weight matches {pattern!r}" for pattern in sorted(unplaced)]
     for number, (frame, program) in enumerate(found):
         lines += ["", *_program_lines(number, frame, program)]
     return "\n".join(lines)

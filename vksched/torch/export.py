@@ -17,6 +17,7 @@ from .decompositions import decompositions
 from .lower import CallLowering, declare_input, op_name, value_of
 from .model_file import write_model
 from .partition import find_unsupported
+from .weights import key_of
 
 
 def save(
@@ -34,7 +35,8 @@ def save(
     example, kwargs
         Positional and keyword arguments of `model`.
     path
-        The file, for example "model.vks"; `vksched.torch.load` reads it.
+        The file, for example "model.vks"; `vksched.torch.load` reads it. Its outputs have the keys
+        of a dict that the model returns, otherwise the names output_0, ... by position.
 
     Raises
     ------
@@ -60,11 +62,16 @@ def save(
             f"{op_name(first)}: {reason}; try torch.compile, which runs them in eager PyTorch"
         )
     lowering, inputs = CallLowering(module), list[Tensor]()
+    weights: dict[Any, Tensor] = {}  # by identity: tied parameters are stored once
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     held = {**exported.state_dict, **exported.constants}
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind is not InputKind.USER_INPUT:
-            lowering.values[node] = _weight(held[str(spec.target)], str(spec.target))
+            tensor = held[str(spec.target)]
+            key = key_of(tensor) or str(spec.target)
+            if key not in weights:
+                weights[key] = _weight(tensor, str(spec.target))
+            lowering.values[node] = weights[key]
         elif isinstance(value_of(node), torch.Tensor):
             lowering.values[node] = declare_input(node.name, value_of(node))
             inputs.append(lowering.values[node])
@@ -76,8 +83,16 @@ def save(
     if lowering.seed is not None:
         inputs.append(lowering.seed)
     (results,) = next(n for n in module.graph.nodes if n.op == "output").args
-    tensors = [lowering.values[r] for r in results if isinstance(r, torch.fx.Node)]
-    write_model(path, inputs, {f"output_{i}": t for i, t in enumerate(tensors)})
+    places = zip(_result_names(exported.call_spec.out_spec), results, strict=True)
+    outputs = {name: lowering.values[r] for name, r in places if isinstance(r, torch.fx.Node)}
+    write_model(path, inputs, outputs)
+
+
+def _result_names(spec: Any) -> list[str]:
+    """Return the names of results: keys of a dict, otherwise output_0, ... by position."""
+    if spec.type is dict and spec.num_leaves == len(spec.context):
+        return [str(key) for key in spec.context]
+    return [f"output_{i}" for i in range(spec.num_leaves)]
 
 
 def _weight(tensor: Any, name: str) -> Tensor:

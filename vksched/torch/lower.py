@@ -130,7 +130,7 @@ class CallLowering:
             for key, value in node.kwargs.items()
             if key not in IGNORED
         }
-        call = Call(name, dtypes, _promoted(node), self._random)
+        call = Call(name, dtypes, _promoted(node), self._random, _is_dense(node))
         path = module_path(node)
         with name_scope(path) if path else _NO_SCOPE:
             results = _attempt(call, build, args, kwargs)
@@ -175,6 +175,7 @@ def _attempt(
             tuple(FLOAT32 if dtype == FLOAT16 else dtype for dtype in call.dtypes),
             FLOAT32 if call.promoted == FLOAT16 else call.promoted,
             call.random,
+            call.dense,
         )
         found = build(wide, *pytree.tree_map(_widened, args), **pytree.tree_map(_widened, kwargs))
     results = [found] if isinstance(found, Tensor) else list(found)
@@ -209,9 +210,24 @@ def _promoted(node: fx.Node) -> str:
     return STORAGE.get(torch.result_type(*numbers), FLOAT32)
 
 
+def _is_dense(node: fx.Node) -> bool:
+    """Return True if the first operand of a call is all of its memory, in row-major order. An
+    argument of the graph may be a view in another call.
+    """
+    first = node.args[0] if node.args else None
+    computed = isinstance(first, fx.Node) and first.op == "call_function"
+    value = value_of(first) if isinstance(first, fx.Node) and computed else None
+    if not isinstance(value, torch.Tensor) or storage_of(value) is None:
+        return False
+    size_bytes = value.untyped_storage().nbytes()
+    return bool(value.is_contiguous() and size_bytes == value.numel() * value.element_size())
+
+
 def module_path(node: fx.Node) -> str:
-    """Return the path of the module that a call comes from, for example "layers.0.fc"."""
-    stack = node.meta.get("nn_module_stack") or {}
+    """Return the path of the module that a call, or the call that it is the gradient of, comes
+    from, for example "layers.0.fc".
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     for path, _ in reversed(list(stack.values())):
         return clean_path(str(path)).partition(".")[2]
     return ""

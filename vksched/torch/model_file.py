@@ -23,6 +23,7 @@ import numpy as np
 from .. import ops  # noqa: F401 - declares the ops that a file may name
 from ..common.dtypes import NARROW, NDArray, canonical_dtype, numpy_dtype
 from ..common.errors import ModelFormatError, VkschedError
+from ..common.formatting import printable
 from ..ir.graph import topological_order
 from ..ir.op import get_op
 from ..ir.tensor import Tensor, apply, constant, input, weight
@@ -97,16 +98,16 @@ def load(path: str | PathLike[str]) -> ExportedModel:
         raise
     except (
         *(zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, EOFError),
-        *(OSError, VkschedError, AttributeError),
+        *(OSError, VkschedError, AttributeError, RecursionError, OverflowError, MemoryError),
     ) as error:
         raise ModelFormatError(
-            f"[load] expected a file of vksched.torch.save, got {Path(path).name}: {error}; try to "
-            "save the model again"
+            f"[load] expected a file of vksched.torch.save, got {Path(path).name}: "
+            f"{printable(str(error))}; try to save the model again"
         ) from error
 
 
 def _decode(archive: zipfile.ZipFile) -> ExportedModel:
-    document = json.loads(archive.read(GRAPH))
+    document = json.loads(_read(archive, GRAPH))
     if document["format"] != FORMAT:
         raise ModelFormatError(
             f"[load] expected a file of format {FORMAT}, got {document['format']}; try to save "
@@ -114,10 +115,8 @@ def _decode(archive: zipfile.ZipFile) -> ExportedModel:
         )
     tensors: list[Tensor] = []
     for position, (op, inputs, attrs, name) in enumerate(document["nodes"]):
-        if any(not 0 <= i < position for i in inputs):
-            raise ModelFormatError(f"[load] node {position} reads a later one")
         values = {key: _attribute(value) for key, value in attrs.items()}
-        operands = [tensors[i] for i in inputs]
+        operands = [_node(tensors, i) for i in inputs]
         if op == "input":
             bounds = (values["low"], values["high"]) if "low" in values else None
             tensors.append(input(name, values["shape"], values["dtype"], bounds))
@@ -128,18 +127,39 @@ def _decode(archive: zipfile.ZipFile) -> ExportedModel:
             raise ModelFormatError(f"[load] expected ops without states, got {op!r}")
         else:
             tensors.append(apply(op, operands, values, name))
-    found = [tensors[i] for i in document["inputs"]]
-    outputs = {str(name): tensors[i] for name, i in document["outputs"].items()}
-    return ExportedModel({t.name: t for t in found}, outputs)
+    inputs = {t.name: t for t in (_node(tensors, i) for i in document["inputs"])}
+    outputs = {str(name): _node(tensors, i) for name, i in document["outputs"].items()}
+    if set(inputs.values()) != {t for t in tensors if t.op == "input"}:
+        raise ModelFormatError("[load] expected a list of all inputs, with different names")
+    return ExportedModel(inputs, outputs)
+
+
+def _node(tensors: Sequence[Tensor], position: Any) -> Tensor:
+    """Return a node that is already read."""
+    if type(position) is not int or not 0 <= position < len(tensors):
+        raise ModelFormatError(
+            f"[load] expected a node from 0 to {len(tensors) - 1}, got {position!r}"
+        )
+    return tensors[position]
 
 
 def _array(archive: zipfile.ZipFile, name: str, attrs: Mapping[str, Any]) -> NDArray:
-    """Return an array of the file, whose size limits what is allocated."""
+    dtype = numpy_dtype(canonical_dtype(attrs["dtype"], NARROW))
+    shape = attrs["shape"]
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ModelFormatError(f"[load] expected sizes of 0 or more in {name}, got {shape}")
+    values = np.frombuffer(_read(archive, name), np.uint8)
+    if dtype == np.bool_ and values.size and values.max() > 1:
+        raise ModelFormatError(f"[load] expected bools in {name}")
+    array: NDArray = values.view(dtype).reshape(shape)
+    return array
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return a member of the file, whose size limits what is allocated."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ModelFormatError(f"[load] expected {name} without compression")
-    dtype = numpy_dtype(canonical_dtype(attrs["dtype"], NARROW))
-    array: NDArray = np.frombuffer(archive.read(name), dtype).reshape(attrs["shape"])
-    return array
+    return archive.read(name)
 
 
 def _attribute(value: Any) -> Any:

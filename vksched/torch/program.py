@@ -96,7 +96,13 @@ def _last_uses(segments: Sequence[Segment], result: Any) -> list[list[fx.Node]]:
 
 
 class Program:
-    """A callable for AOTAutograd: takes a list of arguments, and returns a list of results."""
+    """A callable for AOTAutograd: takes a list of arguments, and returns a list of results.
+
+    Attributes
+    ----------
+    unplaced
+        The placement patterns that match no node yet.
+    """
 
     def __init__(self, runtime: Runtime, module: fx.GraphModule, info: ProgramInfo) -> None:
         self.info = info
@@ -105,6 +111,7 @@ class Program:
         self._lock = threading.RLock()
         self.specialisations: OrderedDict[Any, Specialisation] = OrderedDict()
         self._noted: set[str] = set()
+        self.unplaced = set(runtime.placement)
         examples = [value_of(n) for n in module.graph.nodes if n.op == "placeholder"]
         self._sized = [i for i, value in enumerate(examples) if _is_symbolic(value)]
         self.calls = 0
@@ -126,15 +133,22 @@ class Program:
             found = self.specialisations.get((sizes, keys))
             if found is not None:
                 for i, entry in found.weights.items():
-                    if args[i]._version != entry.version:
+                    if not entry.is_current(args[i]):
                         self._runtime.weights.refresh(entry, args[i])
             if found is None or not found.is_current:
                 found = self._specialise(args, keys)
+                self._drop_freed()
                 self.specialisations[sizes, keys] = found
                 while len(self.specialisations) > self._runtime.limit:
                     self.specialisations.popitem(last=False)
             self.specialisations.move_to_end((sizes, keys))
         return found
+
+    def _drop_freed(self) -> None:
+        """Forget specialisations whose parameters no longer exist."""
+        for key, special in list(self.specialisations.items()):
+            if any(entry.storage.expired() for entry in special.weights.values()):
+                del self.specialisations[key]
 
     def _specialise(self, args: Sequence[Any], keys: Sequence[Any]) -> Specialisation:
         table, trained = self._runtime.weights, self.info.kind != "inference"
@@ -146,6 +160,9 @@ class Program:
         module = _with_sizes(self._module, args) if self._sized else self._module
         self._runtime.close_unused()
         created = Specialisation(self._runtime, module, weights)
+        for step in created.steps:
+            if isinstance(step, DeviceSegment):
+                self.unplaced.difference_update(step.placement)
         self._note(created)
         return created
 

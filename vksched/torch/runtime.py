@@ -53,25 +53,31 @@ class BackendOptions:
         VkschedError
             An option is unknown, or has a wrong type.
         """
-        unknown = [name for name in options if name not in OPTIONS]
+        if not isinstance(options, Mapping):
+            raise VkschedError(f"[torch] expected a dict of options, got {options!r}")
+        unknown = [str(name) for name in options if name not in OPTIONS]
         if unknown:
             raise VkschedError(
                 f"[torch] expected options {', '.join(OPTIONS)}, got {', '.join(unknown)}"
             )
         devices = options.get("devices")
-        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
+        if devices is not None and not _is_list_of_names(devices):
             raise VkschedError(
                 f'[torch] expected a list of device names, got {devices!r}; try ["vulkan:0"]'
             )
         placement = options.get("placement") or {}
-        if not isinstance(placement, Mapping):
+        if not isinstance(placement, Mapping) or not _is_list_of_names(
+            [*placement.keys(), *placement.values()]
+        ):
             raise VkschedError(
                 f"[torch] expected a dict of name patterns to device names, got {placement!r}"
             )
         limit = options.get("limit", LIMIT)
-        if not isinstance(limit, int) or limit < 1:
+        if type(limit) is not int or limit < 1:
             raise VkschedError(f"[torch] expected a limit of at least 1, got {limit!r}")
         scheduler = options.get("scheduler")
+        if scheduler is not None and not isinstance(scheduler, Scheduler):
+            raise VkschedError(f"[torch] expected a Scheduler, got {scheduler!r}")
         if scheduler is not None and (devices is not None or options.get("precision")):
             raise VkschedError("[torch] expected a scheduler, or devices and precision, got both")
         return BackendOptions(
@@ -81,6 +87,11 @@ class BackendOptions:
             limit,
             scheduler,
         )
+
+
+def _is_list_of_names(values: Any) -> bool:
+    listed = isinstance(values, Sequence) and not isinstance(values, str)
+    return listed and all(isinstance(value, str) for value in values)
 
 
 class Runtime:
@@ -97,7 +108,7 @@ class Runtime:
 
     def __init__(self, scheduler: Scheduler, options: BackendOptions) -> None:
         self.scheduler = scheduler
-        self.placement = dict(options.placement) or None
+        self.placement = dict(options.placement)
         self.limit = options.limit
         with _lock:
             shared = _shared.setdefault(scheduler, (WeightTable(scheduler), deque()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class DeviceSegment:
         The scheduler and its options.
     leaves
         The weights and states of placeholders; all other inputs are passed to each run.
+
+    Attributes
+    ----------
+    placement
+        The placement patterns that match a node of this segment, and their devices.
     """
 
     def __init__(
@@ -68,11 +74,18 @@ class DeviceSegment:
         for node in segment.nodes:
             lowering.lower(node)
         self._results = _Results(segment.outputs, lowering.values)
-        read = _leaves_of(self._results.tensors)
+        tensors = _tensors_of(self._results.tensors)
+        read = {t.name for t in tensors if t.op == "input"}
         self._feeds = [feed for feed in self._feeds if feed[1] in read]
         self._random = SEED in read
+        names = [t.name for t in tensors if t.op != "constant"]
+        self.placement = {
+            pattern: device
+            for pattern, device in runtime.placement.items()
+            if any(fnmatchcase(name, pattern) for name in names)
+        }
         self.compiled: CompiledGraph = runtime.scheduler.compile(
-            self._results.tensors, runtime.placement
+            self._results.tensors, self.placement or None
         )
         weakref.finalize(self, runtime.unused.append, self.compiled).atexit = False
 
@@ -138,16 +151,13 @@ def _tensor(place: Any, arrays: Sequence[NDArray]) -> Any:
     return to_tensor(array if place.first else array.copy(), place.dtype, place.strides)
 
 
-def _leaves_of(outputs: Sequence[Tensor]) -> set[str]:
-    """Return the names of the inputs that outputs depend on."""
+def _tensors_of(outputs: Sequence[Tensor]) -> set[Tensor]:
+    """Return outputs and all Tensors that they depend on."""
     seen: set[Tensor] = set(outputs)
-    stack, names = list(outputs), set[str]()
+    stack = list(outputs)
     while stack:
-        tensor = stack.pop()
-        if tensor.op == "input":
-            names.add(tensor.name)
-        for source in tensor.inputs:
+        for source in stack.pop().inputs:
             if source not in seen:
                 seen.add(source)
                 stack.append(source)
-    return names
+    return seen

@@ -4,7 +4,8 @@
 
 A parameter is found by its storage, so all graphs of a model share its memory on devices. A weight
 is constant, which allows kernels that repack it. After the first change it is a state. Each graph
-call compares the version counters of its parameters; `Parameter.data` and numpy views bypass them.
+call compares the version counters of its parameters. Changes through `Parameter.data` and numpy
+views bypass them, so it compares a sample of the values, too.
 Examples: tests/torch_backend/test_torch_models.py.
 """
 
@@ -16,13 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..common.dtypes import NDArray
 from ..ir.tensor import Tensor, weight
 from ..ops.creation.state import state
 from ..scheduler.scheduler import Scheduler
 from .convert import storage_of, to_array
 
+SAMPLED = 128
+"""The number of values of a parameter that each call compares, at equal distances."""
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...], Any]
 
 
@@ -36,6 +41,14 @@ def key_of(tensor: Any) -> Key | None:
     return storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
+def sample_of(tensor: Any) -> bytes:
+    """Return values of a tensor: all of a small one, and SAMPLED or more of a large one."""
+    plain = tensor.detach()
+    array = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
+    flat: NDArray = array.ravel(order="K")
+    return flat[:: max(flat.size // SAMPLED, 1)].tobytes()
+
+
 class ManagedWeight:
     """A parameter on devices.
 
@@ -43,35 +56,44 @@ class ManagedWeight:
     ----------
     leaf
         The weight or state that graphs read; it changes once, at the first new version.
-    version
-        The version of the values on devices.
+    version, sample
+        The version of the values on devices, and a sample of them.
     """
 
     def __init__(self, tensor: Any, name: str, trained: bool) -> None:
         self.storage = StorageWeakRef(tensor.untyped_storage())
         self.name = name
-        self.version: int = tensor._version
+        self._note(tensor)
         self.leaf = _leaf(state if trained else weight, tensor, name)
 
     @property
     def is_state(self) -> bool:
         return self.leaf.op == "state"
 
+    def _note(self, tensor: Any) -> None:
+        self.version: int = tensor._version
+        self.sample = sample_of(tensor)
+
+    def is_current(self, tensor: Any) -> bool:
+        """Return True if the values on devices are those of a tensor, as far as the version and the
+        sample show.
+        """
+        return bool(tensor._version == self.version) and sample_of(tensor) == self.sample
+
     def become_state(self, tensor: Any) -> None:
         """Replace the weight by a state; graphs that read the weight are compiled again."""
-        self.version = tensor._version
+        self._note(tensor)
         self.leaf = _leaf(state, tensor, self.name)
 
     def refresh(self, tensor: Any, scheduler: Scheduler) -> None:
-        """Bring the values of a tensor to devices if its version has changed."""
-        if tensor._version == self.version:
+        """Bring the values of a tensor to devices if they have changed."""
+        if self.is_current(tensor):
             return
         if not self.is_state:
             self.become_state(tensor)
             return
-        version = tensor._version
+        self._note(tensor)
         scheduler.write(self.leaf, to_array(tensor))
-        self.version = version
 
 
 def _leaf(create: Callable[..., Tensor], tensor: Any, name: str) -> Tensor:

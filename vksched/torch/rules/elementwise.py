@@ -54,7 +54,7 @@ from .registry import Call, operand, rule
 UNARY = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf"),
     *("erfc", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal"),
-    *("relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "tan", "tanh"),
+    *("relu", "round", "rsqrt", "sigmoid", "silu", "sin", "sinh", "sqrt", "tan", "tanh"),
     *("trunc", "mish"),
 )
 """ATen ops whose name, with one operand, is that of a vksched op."""
@@ -241,6 +241,12 @@ def isnan_rule(call: Call, x: Tensor) -> Tensor:
     return isnan(x if x.dtype != "bool" else cast(x, "int32"))
 
 
+@rule("sign.default")
+def sign(call: Call, x: Tensor) -> Tensor:
+    out = apply("sign", (x,))
+    return where(isnan(x), operand(0, x.dtype), out) if x.dtype[0] == "f" else out
+
+
 @rule("exp2.default")
 def exp2(call: Call, x: Tensor) -> Tensor:
     return vs_pow(operand(2.0, call.dtype), operand(x, call.dtype))
@@ -333,6 +339,16 @@ def tanh_backward(call: Call, grad: Tensor, y: Tensor) -> Tensor:
 def silu_backward(call: Call, grad: Tensor, x: Tensor) -> Tensor:
     s, one = sigmoid(x), operand(1, call.dtype)
     return grad * s * (one + x * (one - s))
+
+
+@rule("round.decimals")
+def round_decimals(call: Call, x: Tensor, decimals: int = 0) -> Tensor:
+    if x.dtype[0] != "f":
+        return x
+    power = operand(10.0 ** abs(decimals), x.dtype)
+    if decimals < 0:
+        return apply("round", (x / power,)) * power
+    return apply("round", (x * power,)) / power
 
 
 @rule("frac.default")

@@ -14,10 +14,12 @@ from ...ops import (
     embedding,
     equal,
     expand_dims,
+    floor_divide,
     full,
     gather,
     gather_elements,
     gather_nd,
+    maximum,
     permute_dims,
     reshape,
     scatter_elements,
@@ -126,12 +128,25 @@ def scatter_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> Tensor:
-    call.require(reduce in REDUCTIONS, f"with {reduce}")
+    if reduce == "mean":
+        return _scattered_mean(call, x, dim, index, src, include_self)
     if not include_self:
         call.require(x.dtype[0] == "f" or reduce in ("sum", "prod"), "without self, of integers")
         neutral = broadcast_to(operand(NEUTRAL[reduce], x.dtype), index.shape)
         x = _scattered(call, x, dim, index, neutral, "none")
     return _scattered(call, x, dim, index, src, REDUCTIONS[reduce])
+
+
+def _scattered_mean(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool
+) -> Tensor:
+    """Return sums divided by the number of summands; integers are rounded down."""
+    zero, one = operand(0, x.dtype), operand(1, x.dtype)
+    counts = broadcast_to(one if include_self else zero, x.shape)
+    counts = _scattered(call, counts, dim, index, broadcast_to(one, index.shape), "add")
+    total = scatter_reduce(call, x, dim, index, src, "sum", include_self)
+    counts = maximum(counts, one)
+    return total / counts if x.dtype[0] == "f" else floor_divide(total, counts)
 
 
 # -- advanced indexing: x[:, i, j], with indices that broadcast ------------------------------
@@ -189,11 +204,9 @@ def index_rule(call: Call, x: Tensor, indices: Indices) -> Tensor:
 def index_put(
     call: Call, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    mask = indices[0] if indices else None
-    if len(indices) == 1 and mask is not None and mask.dtype == "bool":
-        call.require(values.size == 1 and not accumulate, "with a bool mask and several values")
-        shape = (*mask.shape, *(1,) * (x.rank - mask.rank))
-        return where(reshape(mask, shape), reshape(operand(values, x.dtype), (1,) * x.rank), x)
+    indexed = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(indexed) == 1 and indexed[0][1].dtype == "bool":
+        return _masked_put(call, x, *indexed[0], operand(values, x.dtype), accumulate)
     axes, found = _indexed(call, x, indices)
     at = _stacked(found)
     rank = at.rank - 1
@@ -204,6 +217,21 @@ def index_put(
     reduction = "add" if accumulate else "none"
     out = scatter_nd(permute_dims(x, first), at, updates, reduction)
     return permute_dims(out, _inverse(first))
+
+
+def _masked_put(
+    call: Call, x: Tensor, axis: int, mask: Tensor, values: Tensor, accumulate: bool
+) -> Tensor:
+    """Return x with values at the elements that a mask of axes from `axis` on selects. All of them
+    get the same ones: values (before..., 1, after...).
+    """
+    after = x.rank - axis - mask.rank
+    full_shape = (1,) * (axis + 1 + after - values.rank) + values.shape
+    before, rest = full_shape[:axis], full_shape[axis + 1 :]
+    call.require(full_shape[axis] == 1, "with a bool mask and several values")
+    spread = reshape(values, (*before, *(1,) * mask.rank, *rest))
+    chosen = reshape(mask, (*(1,) * axis, *mask.shape, *(1,) * after))
+    return where(chosen, x + spread if accumulate else spread, x)
 
 
 @rule("masked_scatter.default")

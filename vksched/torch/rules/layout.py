@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...ir.tensor import Tensor
+import numpy as np
+
+from ...ir.tensor import Tensor, constant
 from ...ops import (
     broadcast_to,
     concat,
@@ -19,6 +21,7 @@ from ...ops import (
     split,
     stack,
     tile,
+    where,
 )
 from ...ops import slice as vs_slice
 from .registry import Call, axes_of, axis_of, operand, rule
@@ -75,6 +78,18 @@ def unsqueeze(call: Call, x: Tensor, dim: int) -> Tensor:
     return reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
 
+@rule("as_strided.default")
+def as_strided(
+    call: Call, x: Tensor, size: Ints, stride: Ints, storage_offset: int | None = None
+) -> Tensor:
+    call.require(call.dense, "of an argument or a view")
+    at = np.full(tuple(size), storage_offset or 0, np.int32)
+    for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
+        shape = (-1, *(1,) * (len(size) - 1 - axis))
+        at += (np.arange(count, dtype=np.int32) * step).reshape(shape)
+    return gather(reshape(x, (x.size,)), constant(at), 0)
+
+
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Return the limits of a slice as PyTorch clamps them."""
     first, last, _ = slice(start, end).indices(size)
@@ -115,10 +130,16 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Tensor:
-    call.require(step == 1, "with a step")
     axis = axis_of(dim, x.rank)
     first, last = _range(x.shape[axis], start, end)
-    return _replaced(x, operand(src, x.dtype), axis, first, last)
+    part = operand(src, x.dtype)
+    if step == 1 or last == first:
+        return _replaced(x, part, axis, first, last)
+    positions = np.arange(x.shape[axis])
+    inside = (positions >= first) & (positions < last) & ((positions - first) % step == 0)
+    at = np.clip((positions - first) // step, 0, part.shape[axis] - 1)
+    mask = inside.reshape(-1, *(1,) * (x.rank - 1 - axis))
+    return where(constant(mask), gather(part, constant(at.astype(np.int32)), axis), x)
 
 
 @rule("select_scatter.default")

@@ -15,6 +15,7 @@ from ...ops import (
     grid_sample,
     max_pool,
     max_pool_indices,
+    pad,
     remainder,
     reshape,
     resize,
@@ -46,20 +47,36 @@ def _average(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    call.require(divisor_override is None or not ceil_mode, "with divisor_override")
     axes = int(call.op.split("avg_pool")[1][0])
-    size = _axes(kernel, axes)
-    out = average_pool(
-        _batched(x, axes),
-        size,
-        stride=_axes(stride, axes) if stride else size,
-        padding=_axes(padding, axes) * 2,
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad or divisor_override is not None,
-    )
-    if divisor_override is not None:
+    size, pads = _axes(kernel, axes), _axes(padding, axes)
+    steps, whole = _axes(stride, axes) if stride else size, _batched(x, axes)
+    if divisor_override is None:
+        out = average_pool(
+            whole,
+            size,
+            stride=steps,
+            padding=pads * 2,
+            ceil_mode=ceil_mode,
+            count_include_pad=count_include_pad,
+        )
+    else:  # zeros instead of padding: all windows have the same number of elements
+        ends = [
+            max(p, _last_end(n, k, s, p, ceil_mode) - n)
+            for n, k, s, p in zip(whole.shape[2:], size, steps, pads, strict=True)
+        ]
+        zeros = pad(whole, list(zip(pads, ends, strict=True)), axes=range(2, whole.rank))
+        out = average_pool(zeros, size, stride=steps)
         out = out * operand(math.prod(size) / divisor_override, out.dtype)
     return out if x.rank == axes + 2 else reshape(out, out.shape[1:])
+
+
+def _last_end(length: int, kernel: int, step: int, padding: int, ceil_mode: bool) -> int:
+    """Return the end of the last window of a pooled axis, from the first element."""
+    room = length + 2 * padding - kernel
+    last = (room + (step - 1 if ceil_mode else 0)) // step
+    if last * step >= length + padding:  # a window must not begin beyond the elements
+        last -= 1
+    return last * step + kernel - padding
 
 
 @rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")

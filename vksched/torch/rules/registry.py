@@ -31,12 +31,15 @@ class Call:
         The element type that PyTorch promotes the operands to.
     random
         Returns the seed of a run, and the stream of this call.
+    dense
+        The first operand is computed in the graph, and is all of its memory in row-major order.
     """
 
     op: str
     dtypes: tuple[str | None, ...]
     promoted: str
     random: Callable[[], tuple[Tensor, int]]
+    dense: bool = False
 
     @property
     def dtype(self) -> str:
