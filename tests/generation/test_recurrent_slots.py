@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 
 import language
@@ -95,6 +96,23 @@ def test_answers_with_reused_prefixes_are_those_without(
     streams = [stream(prompt) for prompt in prompts]
     assert [list(each) for each in streams] == alone
     assert [each.cached_tokens for each in streams] == [0, 32, 32]
+    core.close()
+
+
+def test_states_without_rows_move_to_the_host(sched: vs.Scheduler, tmp_path: pathlib.Path) -> None:
+    golden = language.load("mamba2")
+    convert.write(golden, tmp_path / "mamba2.gguf")
+    model = vs.load(tmp_path / "mamba2.gguf")
+    assert isinstance(model, LanguageModel)
+    core = EngineCore(SlotSteps(sched, model, 48, 1), frozenset(), cache_ram=1 << 24)
+    first = (golden.ids.tolist() * 40)[:39]
+    answers = []
+    for prompt in (first, [3] * 39, first):
+        request = CompletionRequest(tuple(prompt), 4, logprobs=2)
+        stream = TokenStream(core.submit(request), core, core.step)
+        answers.append((list(stream), stream.cached_tokens))
+    assert answers[2][0] == answers[0][0]
+    assert [cached for _, cached in answers] == [0, 0, 32]
     core.close()
 
 

@@ -47,7 +47,7 @@ def test_padding_does_not_change_the_state() -> None:
     np.testing.assert_array_equal(cpu_result(step)[:, 1:], padded[5])
 
 
-@pytest.mark.parametrize("decay", [-np.inf, -80.0, 2.0])
+@pytest.mark.parametrize("decay", [-np.inf, -3e38, -1e6, -1e4, -80.0, 2.0])
 def test_any_decay_is_that_of_tokens_one_by_one(decay: float) -> None:
     q, k, v, g, beta, state = operands((1, CHUNK + 9, 1, 2, 8, 5))
     g = g.copy()
@@ -56,3 +56,34 @@ def test_any_decay_is_that_of_tokens_one_by_one(decay: float) -> None:
     exact = tuple(x.astype(np.float64) for x in inputs)
     wanted = gated_delta_rule_reference(exact, Attrs())
     np.testing.assert_allclose(cpu_result(inputs), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_of_decays_keep_their_precision() -> None:
+    *others, g, beta, state = operands((1, CHUNK, 1, 2, 8, 5))
+    g = g.copy()
+    g[:, 1:9] = -100.0
+    inputs = *others, g, beta, state
+    wanted = gated_delta_rule_reference(tuple(x.astype(np.float64) for x in inputs), Attrs())
+    np.testing.assert_allclose(cpu_result(inputs), wanted, rtol=1e-5, atol=2e-6)
+
+
+def test_a_growth_does_not_change_other_heads_and_rows() -> None:
+    q, k, v, g, beta, state = operands(SIZES)
+    grown = g.copy()
+    grown[1, 3, 2], grown[0, 7, 1] = 0.5, np.nan
+    without, got = (cpu_result((q, k, v, each, beta, state)) for each in (g, grown))
+    is_same = np.ones(got.shape[::2], bool)
+    is_same[1, 2] = is_same[0, 1] = False
+    by_head = without.swapaxes(1, 2), got.swapaxes(1, 2)
+    np.testing.assert_array_equal(by_head[1][is_same], by_head[0][is_same])
+    wanted = gated_delta_rule_reference((q, k, v, grown, beta, state), Attrs())
+    np.testing.assert_allclose(got[1, :, 2], wanted[1, :, 2], rtol=1e-4, atol=1e-5)
+    assert np.isfinite(got[0, :7, 1]).all() and np.isnan(got[0, 7, 1]).all()
+
+
+def test_a_gradient_has_a_limit_of_tokens() -> None:
+    shapes = ((1, 4097, 1, 2), (1, 4097, 1, 2), (1, 4097, 1, 3), (1, 4097, 1), (1, 4097, 1))
+    tensors = [vs.input(n, s) for n, s in zip(NAMES, (*shapes, (1, 2, 1, 3)), strict=True)]
+    loss = vs.reduce_sum(vs.gated_delta_rule(*tensors)[0])  # type: ignore[arg-type]
+    with pytest.raises(vs.ShapeError, match="at most 4096 tokens for a gradient.*got 4097"):
+        vs.grad(loss, tensors)

@@ -149,8 +149,9 @@ class SlotGraphs:
 
     def write_rows(self, slot: int, rows: Sequence[NDArray], present: int = 0) -> None:
         """Write keys and values that `read_rows` returned to a slot. present: as in `copy_rows`."""
-        tokens = rows[0].shape[1] if rows else 0
-        self._check(slot, 0, tokens)
+        if not rows:  # no layer has any
+            return
+        self._check(slot, 0, rows[0].shape[1])
         self._is_empty = False
         self._lost_if_fails(lambda: self._cache_rows().write(slot, rows, present))
 

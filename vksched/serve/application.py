@@ -207,7 +207,8 @@ def app(
     pooling
         The pooling of embeddings; see `Embedder`.
     cache_ram
-        The maximum size of idle prefixes of the KV cache in host memory, in bytes.
+        The maximum size of idle prefixes of the KV cache, and of checkpoints of recurrent states,
+        in host memory, in bytes; checkpoints may have 256 MiB in any case.
     max_queue
         The maximum number of waiting requests; others are refused with status 429.
     speculation

@@ -7,12 +7,20 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 from inline_engine import InlineEngine
 from lone_answers import lone_answer, rounded, streamed_answer
 from simulated_steps import SimulatedSteps
 
+from vksched.common.errors import EngineError
+from vksched.generation.batching import slot_checkpoints
 from vksched.generation.batching.cached_prefix import MAX_CHECKPOINTS, CachedPrefix
+from vksched.generation.batching.host_cache import HostCache
+from vksched.generation.batching.prefix_cache import PrefixCache
+from vksched.generation.batching.request_state import RequestState
+from vksched.generation.batching.slot import Slot
 from vksched.generation.batching.token_stream import TokenStream
+from vksched.generation.completion import CompletionRequest
 
 SYSTEM = list(range(1, 25))
 """Three chunks of 8 tokens."""
@@ -129,3 +137,91 @@ def test_checkpoints_are_few_and_lie_apart() -> None:
     assert prefix.first(60).states_before(60) == 60
     prefix.truncate(99)
     assert max(prefix.checkpoints) == ends[-2]
+
+
+@pytest.mark.parametrize(("allowed", "cached"), [(7, 0), (8, 24), (16, 24)])
+def test_checkpoints_of_slots_are_limited(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, cached: int
+) -> None:
+    """A state has 8 bytes; the prompt has checkpoints at 8 and 24."""
+    monkeypatch.setattr(slot_checkpoints, "MIN_CHECKPOINT_BYTES", allowed)
+    engine = recurrent_engine()
+    check(engine.submit([*SYSTEM, 30, 31]), 0)
+    assert engine.core.counters().host_cache_bytes == allowed // 8 * 8
+    check(engine.submit([*SYSTEM, 31, 32]), cached)
+    check(engine.submit([*SYSTEM[:9], 7, 8]), 8 if allowed >= 16 else 0)
+    assert engine.core.counters().host_cache_bytes <= allowed
+    if not cached:
+        assert len(calls(engine, "read_states")) == 1  # the size is known then
+
+
+def test_checkpoints_displace_idle_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_checkpoints, "MIN_CHECKPOINT_BYTES", 0)
+    engine = InlineEngine(SimulatedSteps(slots=1, is_recurrent=True), cache_ram=700)
+    for first in range(1, 8):
+        check(engine.submit([first, *SYSTEM[1:], 9]), 0)
+        assert engine.core.counters().host_cache_bytes <= 700
+    host = engine.core._scheduler.prefixes.host
+    assert (len(host.entries), host.reserved_bytes) == (3, 2 * 8)
+    check(engine.submit([6, *SYSTEM[1:], 10]), 24)
+
+
+def test_the_time_to_store_states_is_a_part_of_the_pause() -> None:
+    class SlowStates(SimulatedSteps):
+        def read_states(self, slot: int) -> list[np.ndarray]:  # type: ignore[type-arg]
+            self.clock.now_s += 0.3
+            return list(super().read_states(slot))
+
+    engine = InlineEngine(SlowStates(is_recurrent=True), max_pause_s=0.2)
+    running = engine.submit([9] * 9, 20)
+    next(running), next(running)
+    begin = len(engine.steps.log)
+    list(engine.submit([*SYSTEM, 9], 1))
+    order = [entry[0] for entry in engine.steps.log[begin:]]
+    at = order.index("read_states")
+    assert order[at - 1 : at + 3] == ["prefill", "read_states", "decode", "prefill"]
+
+
+def test_a_failure_to_restore_states_empties_the_slot() -> None:
+    class Broken(SimulatedSteps):
+        def write_states(self, *_: object) -> None:
+            raise EngineError("[test] no memory")
+
+    engine = InlineEngine(Broken(is_recurrent=True), reuse_decoded=True)
+    assert len(list(engine.submit(SYSTEM, 12))) == 12
+    engine.core.truncate(0, 30)
+    assert engine.core.slots()[0].cached_tokens == 0
+    stream = engine.submit([*SYSTEM, 3])
+    assert len(list(stream)) == 6 and stream.cached_tokens == 0
+
+
+def prefix_of(tokens: int, *ends: int) -> CachedPrefix:
+    """Return a prefix with checkpoints of 8 bytes."""
+    prefix = CachedPrefix()
+    for token in range(tokens):
+        prefix.tokens.append(token)
+        if token + 1 in ends:
+            prefix.add_checkpoint([np.zeros(1)])
+    return prefix
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_longer_prefix_gets_the_checkpoints_of_its_part(order: tuple[int, int]) -> None:
+    both = prefix_of(10, 5, 10), prefix_of(40, 20, 40)
+    host = HostCache(1000)
+    for each in order:
+        host.add(both[each], lambda tokens: [np.zeros(tokens, np.uint8)])
+    assert [sorted(entry.prefix.checkpoints) for entry in host.entries] == [[5, 10, 20, 40]]
+    assert host.used_bytes == host.entries[0].nbytes == 40 + 4 * 8
+    host.reserve(930)
+    assert not host.entries and host.used_bytes == 0
+
+
+def test_another_slot_gets_the_checkpoints_of_its_part() -> None:
+    steps, slots = SimulatedSteps(slots=2, is_recurrent=True), [Slot(0), Slot(1)]
+    cache = PrefixCache(steps, slots, 0, reuse_decoded=True)
+    slots[0].prefix, slots[1].prefix = prefix_of(40, 20), prefix_of(10, 5)
+    request = CompletionRequest((7,) * 9, 1)
+    cache.assign(slots[1], RequestState(request, frozenset(), 0.0, lambda: None))
+    assert sorted(slots[0].prefix.checkpoints) == [5, 20]
+    assert not slots[1].prefix.tokens

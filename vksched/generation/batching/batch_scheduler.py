@@ -117,7 +117,7 @@ class BatchScheduler:
             self._remove(state)
 
     def end_move(self, seconds: float) -> None:
-        """Note that a prefix has moved."""
+        """Note that a prefix has moved, or that its states were stored."""
         self.pause.add_move(seconds)
 
     def release(self, slot: Slot) -> None:

@@ -133,7 +133,9 @@ class BatchSteps:
         self._scheduler.end_chunk(state, seconds)
         self._metrics.prefilled(chunk.count, seconds)
         slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
+        start_s = self._clock()
         self._scheduler.prefixes.add_checkpoint(slot, state, chunk)
+        self._scheduler.end_move(self._clock() - start_s)
         last: Logits = logits[-1] if chunk.all_logits else logits
         return last
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,18 @@ from .chunk_grid import Chunk
 States = Sequence[np.ndarray[Any, Any]]
 MAX_CHECKPOINTS = 4
 """The maximum number of checkpoints of a prefix: their size does not depend on its length."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Recurrent states in host memory; several prefixes may share them. number: grows by age."""
+
+    states: States
+    number: int = field(default_factory=count().__next__)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.states)
 
 
 @dataclass
@@ -33,7 +45,7 @@ class CachedPrefix:
     cache_key: str = ""
     tokens: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
-    checkpoints: dict[int, States] = field(default_factory=dict)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
 
     @property
     def prompt_tokens(self) -> int:
@@ -71,11 +83,20 @@ class CachedPrefix:
         return prefix
 
     def add_checkpoint(self, states: States) -> None:
-        """Store the recurrent states after all tokens. If there are too many, the checkpoint that
-        is closest to its neighbours is dropped, but never the last one.
+        """Store the recurrent states after all tokens."""
+        self.checkpoints[len(self.tokens)] = Checkpoint(states)
+        self._drop_closest()
+
+    def merge_checkpoints(self, part: CachedPrefix) -> None:
+        """Add the checkpoints of a prefix that is a part of this one."""
+        self.checkpoints = {**part.checkpoints, **self.checkpoints}
+        self._drop_closest()
+
+    def _drop_closest(self) -> None:
+        """Drop the checkpoints that are closest to their neighbours if there are too many, but
+        never the last one.
         """
-        self.checkpoints[len(self.tokens)] = states
-        if len(self.checkpoints) > MAX_CHECKPOINTS:
+        while len(self.checkpoints) > MAX_CHECKPOINTS:
             ends = [0, *sorted(self.checkpoints)]
             gaps = {end: ends[i + 2] - ends[i] for i, end in enumerate(ends[1:-1])}
             del self.checkpoints[min(gaps, key=gaps.__getitem__)]
@@ -87,10 +108,10 @@ class CachedPrefix:
         known = {*tuple(self.checkpoints), len(self.tokens)}  # any thread may ask
         return max((end for end in known if end <= tokens), default=0)
 
-    def checkpoint_arrays(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Return the arrays of all checkpoints."""
-        for states in self.checkpoints.values():
-            yield from states
+    def drop_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Drop a checkpoint if it is one of this prefix."""
+        for end in [end for end, each in self.checkpoints.items() if each is checkpoint]:
+            del self.checkpoints[end]
 
     def append_chunk(self, chunk: Chunk, ids: Sequence[int], is_prompt: bool) -> None:
         """Append the tokens of a chunk. is_prompt: the chunk belongs to the grid of a prompt."""

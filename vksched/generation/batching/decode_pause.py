@@ -37,7 +37,7 @@ class DecodePause:
         self._has_chunk = True
 
     def add_move(self, seconds: float) -> None:
-        """Note that a prefix has moved."""
+        """Note that a prefix has moved, or that its states were stored."""
         self._seconds += seconds
 
     def end(self) -> None:

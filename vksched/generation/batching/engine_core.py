@@ -14,8 +14,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from ...common.errors import StateLost
+from ...common.errors import StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..speculation.drafter import Drafter
 from ..speculation.speculator import Speculator
@@ -46,7 +47,9 @@ class EngineCore:
     max_queue
         The maximum number of requests that wait while all slots are busy.
     cache_ram
-        The maximum size of idle prefixes in host memory in bytes; 0 stores none.
+        The maximum size of idle prefixes and of checkpoints of recurrent states in host memory, in
+        bytes; 0 stores no idle prefixes. Checkpoints of slots take half of it at most, or
+        `MIN_CHECKPOINT_BYTES` if that is more.
     reuse_decoded
         Also reuse rows that decode steps computed; see `PrefixCache`.
     max_pause_s
@@ -131,7 +134,7 @@ class EngineCore:
     def counters(self) -> EngineCounters:
         """Return a snapshot of the counters."""
         scheduler = self._scheduler
-        waiting, host_bytes = len(scheduler.queue), scheduler.prefixes.host.used_bytes
+        waiting, host_bytes = len(scheduler.queue), scheduler.prefixes.host_bytes
         return self._metrics.snapshot(scheduler.slots, self.runner.length, waiting, host_bytes)
 
     def slots(self) -> list[SlotStatus]:
@@ -168,10 +171,8 @@ class EngineCore:
     def truncate(self, slot: int, tokens: int) -> None:
         """Forget the tokens of an idle slot after the first ones."""
         scheduler = self._scheduler
-        try:
+        with suppress(VkschedError):  # the slot is empty then; the next step sees a lost cache
             scheduler.prefixes.truncate(scheduler.slots[slot], tokens)
-        except StateLost:  # the next step sees it
-            scheduler.slots[slot].prefix.clear()
 
     def prepare(self) -> None:
         """Compile all steps."""

@@ -25,7 +25,7 @@ class EngineCounters:
     kv_cache_usage
         The fraction of the KV cache that running requests use, from 0 to 1.
     host_cache_bytes
-        The size of idle prefixes in host memory.
+        The size of idle prefixes, and of checkpoints of recurrent states, in host memory.
     prefill_s, decode_s
         The time in prefill and decode steps, in seconds.
     decode_steps, decode_rows

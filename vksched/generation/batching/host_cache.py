@@ -28,7 +28,7 @@ class HostPrefix:
 
     @property
     def nbytes(self) -> int:
-        return self.row_bytes + sum(each.nbytes for each in self.prefix.checkpoint_arrays())
+        return self.row_bytes + sum(each.nbytes for each in self.prefix.checkpoints.values())
 
     @property
     def row_bytes(self) -> int:
@@ -41,17 +41,22 @@ class HostCache:
     Parameters
     ----------
     limit_bytes
-        The maximum size of all keys and values; 0 stores nothing.
+        The maximum size of all prefixes and of `reserved_bytes`; 0 stores nothing.
+
+    Attributes
+    ----------
+    reserved_bytes
+        The part of the limit that others use; see `reserve`.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.entries: list[HostPrefix] = []
-        self.used_bytes = 0
+        self.used_bytes = self.reserved_bytes = 0
         self._bytes_per_token = 0.0
 
     def add(self, prefix: CachedPrefix, read: Callable[[int], Rows]) -> None:
-        """Store a prefix, unless it is a part of one that is stored.
+        """Store a prefix, unless it is a part of one that is stored, which gets its checkpoints.
 
         Parameters
         ----------
@@ -63,18 +68,27 @@ class HostCache:
             return
         for entry in self.entries:
             if prefix.is_part_of(entry.prefix):
+                self.used_bytes -= entry.nbytes
+                entry.prefix.merge_checkpoints(prefix)
+                self.used_bytes += entry.nbytes
                 self.use(entry)
+                self._drop_oldest()
                 return
         new = HostPrefix(prefix, read(count))
         self._bytes_per_token = new.row_bytes / count
         for entry in [e for e in self.entries if e.prefix.is_part_of(prefix)]:
+            new.prefix.merge_checkpoints(entry.prefix)
             self._remove(entry)
-        if new.nbytes > self.limit_bytes:
+        if new.nbytes + self.reserved_bytes > self.limit_bytes:
             return
-        while self.used_bytes + new.nbytes > self.limit_bytes:
-            self._remove(self.entries[0])
         self.entries.append(new)
         self.used_bytes += new.nbytes
+        self._drop_oldest()
+
+    def reserve(self, nbytes: int) -> None:
+        """Leave a part of the limit to others; drop the prefixes that do not fit."""
+        self.reserved_bytes = nbytes
+        self._drop_oldest()
 
     def use(self, entry: HostPrefix) -> None:
         """Mark an entry as the most recently used one."""
@@ -83,7 +97,11 @@ class HostCache:
 
     def clear(self) -> None:
         self.entries.clear()
-        self.used_bytes = 0
+        self.used_bytes = self.reserved_bytes = 0
+
+    def _drop_oldest(self) -> None:
+        while self.entries and self.used_bytes + self.reserved_bytes > self.limit_bytes:
+            self._remove(self.entries[0])
 
     def _remove(self, entry: HostPrefix) -> None:
         self.entries.remove(entry)

@@ -14,6 +14,7 @@ without it. The rows of decode steps, and prefixes that end within a chunk, are 
 Recurrent states cannot be cut back to fewer tokens. A prefix is reused up to its last token, or up
 to a checkpoint: a copy of the states in host memory. Checkpoints are taken at the ends of chunks:
 after the last chunk that longer prompts share, and after about 1/2, 1/4 and 1/8 of its tokens.
+`SlotCheckpoints` limits their size.
 
 Examples: tests/generation/batching/test_prefix_reuse.py.
 """
@@ -29,6 +30,7 @@ from .chunk_grid import GRID, Chunk, chunk_grid
 from .host_cache import HostCache
 from .request_state import RequestState
 from .slot import Slot
+from .slot_checkpoints import SlotCheckpoints
 
 
 class PrefixCache:
@@ -37,7 +39,7 @@ class PrefixCache:
     Parameters
     ----------
     host_bytes
-        The maximum size of prefixes in host memory; 0 stores none.
+        The maximum size of prefixes and checkpoints in host memory; 0 stores no prefixes.
     reuse_decoded
         Also reuse rows that other steps computed than those of the request alone; the logits then
         differ by rounding.
@@ -47,10 +49,16 @@ class PrefixCache:
         self, runner: StepRunner, slots: Sequence[Slot], host_bytes: int, reuse_decoded: bool
     ) -> None:
         self.host = HostCache(host_bytes)
+        self._checkpoints = SlotCheckpoints(slots, self.host)
         self._runner = runner
         self._slots = slots
         self._reuse_decoded = reuse_decoded
         self._is_alone = reuse_decoded and len(slots) == 1
+
+    @property
+    def host_bytes(self) -> int:
+        """The size of prefixes and checkpoints in host memory. Any thread may ask."""
+        return self.host.used_bytes + self._checkpoints.nbytes
 
     def choose(self, state: RequestState) -> Slot:
         """Return an idle slot for a request; at least one is idle.
@@ -72,30 +80,46 @@ class PrefixCache:
         match, reusable = self._match(prefix, state, chunks), self._reusable(prefix)
         for entry in [e for e in self.host.entries if self._match(e.prefix, state, chunks) > match]:
             self.host.use(entry)  # not to be dropped for what this slot held
-        if match < reusable and self.host.limit_bytes:
-            idle = prefix.first(reusable)
-            others = (other.prefix for other in self._slots if other is not slot)
-            if not any(map(idle.is_part_of, others)):
-                if self._runner.is_recurrent and reusable not in idle.checkpoints:
-                    idle.add_checkpoint(self._runner.read_states(slot.index))
-                self.host.add(idle, lambda tokens: self._runner.read_rows(slot.index, tokens))
+        if match < reusable:
+            self._move_to_host(slot, prefix.first(reusable))
         self.truncate(slot, match)
+        self._checkpoints.limit()
         prefix.cache_key = state.request.cache_key
         state.chunks = chunks[::-1]
 
+    def _move_to_host(self, slot: Slot, idle: CachedPrefix) -> None:
+        """Store a prefix of a slot, unless another slot has it, which then gets its checkpoints."""
+        for other in self._slots:
+            if other is not slot and idle.is_part_of(other.prefix):
+                other.prefix.merge_checkpoints(idle)
+                return
+        if not self.host.limit_bytes:
+            return
+        if self._runner.is_recurrent and len(idle.tokens) not in idle.checkpoints:
+            idle.add_checkpoint(self._runner.read_states(slot.index))
+        self.host.add(idle, lambda tokens: self._runner.read_rows(slot.index, tokens))
+
     def truncate(self, slot: Slot, tokens: int) -> None:
-        """Forget the tokens of a slot after the first ones, or after a checkpoint before them."""
+        """Forget the tokens of a slot after the first ones, or after a checkpoint before them. An
+        error leaves the slot empty.
+        """
         prefix = slot.prefix
         if self._runner.is_recurrent and tokens < len(prefix.tokens):
             tokens = prefix.states_before(tokens)
             if tokens:
-                self._runner.write_states(slot.index, prefix.checkpoints[tokens], tokens)
+                try:
+                    states = prefix.checkpoints[tokens].states
+                    self._runner.write_states(slot.index, states, tokens)
+                except BaseException:
+                    prefix.clear()
+                    raise
         prefix.truncate(tokens)
 
     def add_checkpoint(self, slot: Slot, state: RequestState, chunk: Chunk) -> None:
         """Store the recurrent states after a chunk if longer prompts may need them."""
-        if self._runner.is_recurrent and chunk.end in self._checkpoint_ends(state):
-            slot.prefix.add_checkpoint(self._runner.read_states(slot.index))
+        is_possible = self._runner.is_recurrent and self._checkpoints.allows_any
+        if is_possible and chunk.end in self._checkpoint_ends(state):
+            self._checkpoints.add(slot, self._runner.read_states(slot.index))
 
     def _checkpoint_ends(self, state: RequestState) -> set[int]:
         """Return the ends of the chunks of a prompt after which states are stored."""
@@ -132,7 +156,7 @@ class PrefixCache:
             slot.prefix.clear()  # an error leaves the slot without valid rows
             self._runner.write_rows(slot.index, entry.rows, present)
             if self._runner.is_recurrent:
-                states = entry.prefix.checkpoints[reused]
+                states = entry.prefix.checkpoints[reused].states
                 self._runner.write_states(slot.index, states, reused)
             self.host.use(entry)
             slot.prefix = entry.prefix.first(reused)
@@ -141,7 +165,7 @@ class PrefixCache:
             self._runner.copy_rows(source.index, slot.index, reused, present)
             if self._runner.is_recurrent:
                 stored = source.prefix.checkpoints.get(reused)
-                states = stored or self._runner.read_states(source.index)
+                states = stored.states if stored else self._runner.read_states(source.index)
                 self._runner.write_states(slot.index, states, reused)
             slot.prefix = source.prefix.first(reused)
 

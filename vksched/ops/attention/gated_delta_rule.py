@@ -9,6 +9,8 @@ Source: Yang et al., Gated Delta Networks, 2024. Examples: tests/ops/test_gated_
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...common.dtypes import FLOAT32, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attrs import Attrs
@@ -24,6 +26,8 @@ from .gated_delta_rule_cpu import CPU_KERNEL, gated_delta_rule_reference
 from .gated_delta_rule_kernels import KERNEL
 
 OP = "gated_delta_rule"
+MAX_GRADIENT_TOKENS = 4096
+"""The maximum number of tokens of a gradient, whose graph has some ops per token."""
 NAMES = ("q", "k", "v", "g", "beta", "state")
 
 
@@ -78,6 +82,11 @@ register(
 @gradient(OP)
 def _gradient(call: VjpContext) -> VjpResult:
     """Differentiate the tokens one by one, which recomputes the forward pass."""
+    if (tokens := call.inputs[0].shape[1]) > MAX_GRADIENT_TOKENS:
+        raise ShapeError(
+            f"[{OP}] expected at most {MAX_GRADIENT_TOKENS} tokens for a gradient, whose graph has "
+            f"some ops per token, got {tokens}; try shorter sequences"
+        )
     operands = tuple(optimization_barrier(x, call.grad) for x in call.inputs)
     return call.through(_unrolled(*operands), operands)
 
@@ -87,7 +96,7 @@ def _unrolled(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
     batch, tokens, key_heads, size = q.shape
     heads = v.shape[2]
     if key_heads != heads:
-        of_head = [head * key_heads // heads for head in range(heads)]
+        of_head = np.array([head * key_heads // heads for head in range(heads)], np.int32)
         q, k = (gather(each, of_head, axis=2) for each in (q, k))
 
     def columns(x: Tensor, token: int) -> Tensor:
@@ -96,7 +105,7 @@ def _unrolled(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
 
     def rows(x: Tensor, token: int) -> Tensor:
         """Return v, g or beta of a token as factors of the state, (batch, 1, heads, ...)."""
-        return reshape(x[:, token], (batch, 1, heads, -1))
+        return reshape(x[:, token], (batch, 1, heads, x.shape[3] if x.rank == 4 else 1))
 
     out = []
     for token in range(tokens):
@@ -122,7 +131,8 @@ def gated_delta_rule(
 
     For each head and token, the state S (key size, columns) becomes exp(g) S, then
     S + k (beta (v - S^T k))^T, and the output is S^T q. A token with g = 0 and beta = 0 leaves the
-    state as it is. q and k are neither normalized nor scaled.
+    state as it is. q and k are neither normalized nor scaled. A gradient is of at most 4096 tokens,
+    because its graph has some ops per token.
 
     Shapes
     ------

@@ -21,6 +21,8 @@ CHUNK = 32
 """Tokens of a chunk."""
 MIN_CHUNK = 4
 """Minimum tokens for which a chunk is faster than its tokens one by one."""
+MIN_LOG = -110.0
+"""The smallest logarithm of a decay that a chunk adds up; exp is 0 in float32 there."""
 MIN_PIECE = 1 << 21
 """Minimum multiplications of a piece, about 1 ms."""
 
@@ -58,19 +60,23 @@ def _token(
 def _chunk(
     q: NDArray, k: NDArray, v: NDArray, g: NDArray, beta: NDArray, s: NDArray
 ) -> tuple[NDArray, NDArray]:
-    """Return the outputs of some tokens and the next state."""
+    """Return the outputs of some tokens and the next state.
+
+    Differences of sums of `g` cancel after a strong decay, so they are of float64.
+    """
     tokens = q.shape[2]
-    total = np.cumsum(g, axis=2)
-    begun = np.exp(total)
+    total = np.cumsum(np.maximum(g, MIN_LOG), axis=2, dtype=np.float64)
+    begun = np.exp(total.astype(g.dtype))
     lower = np.tri(tokens, dtype=bool)
-    decay = np.exp(np.where(lower, total - total.swapaxes(2, 3), -np.inf))
+    logs = np.where(lower, total - total.swapaxes(2, 3), -np.inf)
+    decay = np.exp(logs.astype(g.dtype))
     keys = k.swapaxes(2, 3)
     system = beta * np.matmul(k, keys) * decay
     u = beta * (v - begun * np.matmul(k, s))
     for row in range(1, tokens):
         u[:, :, row] -= np.matmul(system[:, :, row, None, :row], u[:, :, :row])[:, :, 0]
     out = begun * np.matmul(q, s) + np.matmul(np.matmul(q, keys) * decay, u)
-    last = np.exp(total[:, :, -1:] - total)
+    last = np.exp((total[:, :, -1:] - total).astype(g.dtype))
     return out, begun[:, :, -1:] * s + np.matmul((last * k).swapaxes(2, 3), u)
 
 
@@ -84,10 +90,21 @@ def gated_delta_rule_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDA
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Compute in chunks; a decay of 0 or more than 1 could exceed the range within a chunk."""
-    tokens, g = inputs[0].shape[1], inputs[3]
-    is_safe = tokens >= MIN_CHUNK and np.isfinite(g).all() and g.max(initial=0) <= 0
-    _write(inputs, out, CHUNK if is_safe else 1)
+    """Compute in chunks, except heads with a growth: it could exceed the range within a chunk.
+
+    Each head of each batch row is computed as if it were alone.
+    """
+    q, k, *others = inputs
+    (tokens, key_heads), heads = q.shape[1:3], out.shape[2]
+    if tokens < MIN_CHUNK:
+        return _write(inputs, out, 1)
+    _write(inputs, out, CHUNK)
+    grows = ~(others[1] <= 0).all(axis=1)  # or NaN
+    for row, head in np.argwhere(grows).tolist():
+        own = np.s_[row : row + 1, :, head : head + 1]
+        key = head * key_heads // heads
+        of_key = np.s_[row : row + 1, :, key : key + 1]
+        _write((q[of_key], k[of_key], *(x[own] for x in others)), out[own], 1)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

@@ -56,7 +56,7 @@ def _chunk(
     y = y + matmul(by_head(c, exp(log_decay)), earlier)
     whole = log_decay[:, time - 1 :]
     added = matmul(by_head(b, exp(whole - log_decay)), entering, transpose_a=True)
-    left = reshape(exp(whole), (batch, heads, -1, 1)) * earlier
+    left = reshape(exp(whole), (batch, heads, a.shape[1], 1)) * earlier
     return transpose(y, (0, 2, 1, 3)), transpose(left + added, (0, 2, 1, 3))
 
 
@@ -73,6 +73,6 @@ def _within(log_decay: Tensor, b: Tensor, c: Tensor, each: int) -> Tensor:
     products = leaving * reshape(b, (batch, 1, time, groups, d_state))
     if rates == 1:
         products = reduce_sum(products, -1, keepdims=True)
-    products = reshape(products, (batch, time, time, groups, 1, -1))
+    products = reshape(products, (batch, time, time, groups, 1, products.shape[-1]))
     weights = reduce_sum(products * decay, -1)
     return transpose(reshape(weights, (batch, time, time, heads)), (0, 3, 1, 2))
