@@ -147,7 +147,7 @@ class Reranker(ProcessBound):
         if not np.isfinite(scores).all():
             raise VkschedError(
                 f"[rerank] expected finite scores, got {scores[~np.isfinite(scores)][0]}; try "
-                "--precision fp32, or another file of the model"
+                "--precision float32, or another file of the model"
             )
         return np.asarray(scores[places])
 
