@@ -23,7 +23,7 @@ from tiny_vocabularies import byte_pair, word_piece
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.common.errors import DTypeError, ModelFormatError, ShapeError
+from vksched.common.errors import DTypeError, ModelFormatError, ShapeError, VkschedError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.importers.gguf.tokenizer.tokenizer import Tokenizer
 
@@ -152,6 +152,21 @@ def test_scores_of_a_decoder_are_probabilities_of_words() -> None:
         np.testing.assert_allclose(row, weights / weights.sum(), **CLOSE)
 
 
+def test_one_score_of_a_decoder_is_a_logit() -> None:
+    golden = language.load("qwen3")
+    data = draft(golden).with_key("qwen3.pooling_type", ValueType.UINT32, RANK)
+    head = language.values("cls.output.weight", (1, golden.config["hidden_size"]))
+    data = data.with_tensor("cls.output.weight", head.shape, Type.F32, head.tobytes())
+    table = next(array for name, array in golden.weights().items() if "embed_tokens" in name)
+    # the logits of all tokens, of as many as the width or more, determine the hidden states
+    wide = table.astype(np.float64)
+    assert np.linalg.matrix_rank(wide) == wide.shape[1]
+    hidden = np.linalg.lstsq(wide, golden.wanted.T.astype(np.float64), rcond=None)[0]
+    with vs.Scheduler(["cpu"]) as sched:
+        got = scores(sched, loaded(data), [golden.ids, golden.ids[:9]])
+    np.testing.assert_allclose(got[:, 0], (head @ hidden)[0, [-1, 8]], rtol=1e-3, atol=1e-3)
+
+
 # -- Reranker --------------------------------------------------------------------------------------
 
 
@@ -228,13 +243,43 @@ def test_pairs_fit(model: LanguageModel) -> None:
             reranker.score("the", [long])
         got = reranker.score("the", [long, "the " * 12], truncate=True)
         np.testing.assert_allclose(got[0], got[1], rtol=1e-5)
-        with pytest.raises(ShapeError, match="together, got 23"):
+        with pytest.raises(ShapeError, match="a query of at most 16 .*, got 2[23]; .* shorter q"):
             reranker.score(long, ["the"], truncate=True)
-        for wrong in ("the", ["the", 5]):
+        for wrong in ("the", ["the", 5], None, 5):
             with pytest.raises(DTypeError, match="a query and a list of documents, got 'the' and"):
                 reranker.score("the", wrong)  # type: ignore[arg-type]
         with pytest.raises(ShapeError, match="a ctx of 1 to 64 tokens, got 65"):
             vs.Reranker(sched, model, 65)
+
+
+def test_equal_documents_have_equal_scores(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [DOCUMENTS[1], *["the cafe"] * 9, DOCUMENTS[3]]
+    with vs.Scheduler(["cpu"]) as sched:
+        reranker = vs.Reranker(sched, model)
+        compute, sizes = reranker._batches.compute, []
+
+        def counted(texts: Any, width: int) -> NDArray:
+            sizes.append(len(texts))
+            return compute(texts, width)
+
+        monkeypatch.setattr(reranker._batches, "compute", counted)
+        got = reranker.score("the cafe", texts)
+        assert sizes == [3] and len(set(got[1:10].tolist())) == 1
+        few = reranker.score("the cafe", DOCUMENTS)
+        np.testing.assert_allclose(got[[0, 1, 10]], few[[1, 0, 3]], rtol=1e-5)
+
+
+def test_scores_that_are_not_finite_are_an_error(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        reranker = vs.Reranker(sched, model)
+        wrong = np.array([[1.0], [np.nan]], np.float32)
+        monkeypatch.setattr(reranker._batches, "compute", lambda texts, width: wrong)
+        with pytest.raises(VkschedError, match="expected finite scores, got nan; try --precision"):
+            reranker.score("the", ["the", "cafe"])
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], model: LanguageModel) -> None:
@@ -280,7 +325,22 @@ def test_the_server_ranks_documents(model: LanguageModel) -> None:
             ).json()["results"]
             text = {"text": DOCUMENTS[results[0]["index"]]}
             assert best == [{**results[0], "document": text}]
+            same = {**request, "documents": ["the cafe"] * 9, "truncation": False}
+            results = client.post("/rerank", json=same).json()["results"]
+            assert [each["index"] for each in results] == list(range(9))
+            assert len({each["relevance_score"] for each in results}) == 1
+            long = client.post("/rerank", json={**request, "documents": ["the", "the " * 80]})
+            assert error_of(long)["param"] == "documents[1]"
             for path, body, parts in (
+                *(
+                    ("/v1/rerank", {**request, name: value}, (f"[{name}] expected a request",))
+                    for name, value in (
+                        ("truncation", True),
+                        ("max_tokens_per_doc", 4096),
+                        ("max_chunks_per_doc", 10),
+                        ("rank_fields", ["text"]),
+                    )
+                ),
                 ("/v1/rerank", {**request, "top_n": 0}, ("top_n",)),
                 ("/v1/rerank", {**request, "documents": []}, ("documents",)),
                 ("/v1/rerank", {**request, "documents": ["the " * 80]}, ("64 tokens", "got 85")),

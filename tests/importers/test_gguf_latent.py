@@ -147,6 +147,7 @@ def with_key(data: Draft, name: str, kind: ValueType | None, value: object = Non
         ("attention.value_length_mla", ValueType.INT32, -1, ("whole number of 1 to", "got -1")),
         ("rope.dimension_count", ValueType.UINT32, 20, ("fewer than the 20", "got 20")),
         ("rope.scaling.yarn_log_multiplier", ValueType.FLOAT32, -0.1, ("a float32 over 0",)),
+        ("rope.scaling.yarn_log_multiplier", ValueType.FLOAT32, 1e37, ("over 0, at most 1000",)),
         ("rope.scaling.yarn_log_multiplier", ValueType.STRING, "1", ("got '1'",)),
     ],
 )

@@ -86,6 +86,10 @@ def test_tensors_of_keys_and_values_that_a_layer_shares_are_not_read() -> None:
         ("apertus", "xielu.beta", None, None, ("the key 'xielu.beta' of an activation",)),
         ("apertus", "xielu.eps", A, [0.0] * 3, ("'xielu.eps': expected 2 numbers below",)),
         ("apertus", "xielu.alpha_p", A, [float("inf")] * 2, ("'xielu.alpha_p': expected 2",)),
+        ("apertus", "xielu.alpha_p", A, [-float("inf")] * 2, ("'xielu.alpha_p': expected 2",)),
+        ("apertus", "xielu.beta", A, [-float("inf")] * 2, ("'xielu.beta': expected 2",)),
+        ("gemma3", "attention.shared_kv_layers", U, 1, ("0 but for", "gemma3n and gemma4, got 1")),
+        ("llama", "attention.shared_kv_layers", U, 1, ("0 but for", "gemma3n and gemma4, got 1")),
         ("baichuan", "block_count", U, 40, ("got 40 layers", "(ALiBi)", "try the smaller model")),
     ],
 )

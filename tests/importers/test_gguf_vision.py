@@ -153,10 +153,21 @@ def test_logits_of_steps_with_pictures(golden: vision.VisionGolden) -> None:
 # -- pixels ----------------------------------------------------------------------------------------
 
 
+def small(golden: vision.VisionGolden, **arrays: list[float]) -> VisionModel:
+    """Return an encoder of pictures of 14 x 14 pixels. arrays: other values of keys."""
+    data, name = projector(golden), "v.position_embd.weight"
+    data = replace(data, infos=tuple(info for info in data.infos if info.name != name))
+    data = data.with_tensor(name, (4, 24), Type.F32, bytes(4 * 24 * 4))
+    data = with_key(data, "clip.vision.image_size", ValueType.UINT32, 14)
+    for key, values in arrays.items():
+        data = with_key(data, f"clip.vision.{key}", None)
+        data = data.with_key(f"clip.vision.{key}", ValueType.ARRAY, values, ValueType.FLOAT32)
+    return loaded(data)
+
+
 def test_pixels_equal_those_of_transformers(golden: vision.VisionGolden, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="pictures need the extra 'vision'")
-    small = with_key(projector(golden), "clip.vision.image_size", ValueType.UINT32, 14)
-    model, array = loaded(small), vision.picture()
+    model, array = small(golden), vision.picture()
     found = image.fromarray(array)
     found.save(tmp_path / "p.png")
     data = io.BytesIO()
@@ -171,12 +182,47 @@ def test_pixels_equal_those_of_transformers(golden: vision.VisionGolden, tmp_pat
         with pytest.raises(DTypeError, match=r"^\[vision\] expected .*, got "):
             model.pixels(wrong)
     for bad in (b"no picture", data.getvalue()[:40], b""):
-        with pytest.raises(ModelFormatError, match="a picture such as PNG or JPEG, got "):
+        with pytest.raises(ModelFormatError, match="a picture as PNG, JPEG, .* or BMP, got "):
             model.pixels(bad)
     with pytest.raises(ModelFormatError, match=r"of 1 to \d+ pixels, got 3 x 0"):
         model.pixels(np.zeros((0, 3, 3), np.uint8))
     with pytest.raises(FileNotFoundError):
         model.pixels(tmp_path / "none.png")
+
+
+def test_pictures_have_all_of_their_tones_and_stand_upright(golden: vision.VisionGolden) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pictures need the extra 'vision'")
+    model, array = small(golden), vision.picture()
+    tones = array[:, :, 0].astype(np.uint16)
+    plain = model.pixels(np.repeat(array[:, :, :1], 3, 2))
+    grey = image.fromarray(tones * 257)
+    data = io.BytesIO()
+    grey.save(data, "png")
+    for picture in (grey, data.getvalue()):
+        np.testing.assert_array_equal(model.pixels(picture), plain)
+    data, exif = io.BytesIO(), image.Exif()
+    exif[0x0112] = 6  # the camera was turned: the picture is shown after a quarter turn clockwise
+    image.fromarray(array).save(data, "png", exif=exif)
+    upright = np.ascontiguousarray(np.rot90(array, -1))
+    for picture in (data.getvalue(), image.open(data)):
+        np.testing.assert_array_equal(model.pixels(picture), model.pixels(upright))
+
+
+def test_pictures_of_other_formats_and_sizes_are_refused(
+    golden: vision.VisionGolden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pictures need the extra 'vision'")
+    model, found = small(golden), image.fromarray(vision.picture())
+    for form in ("eps", "tiff"):
+        data = io.BytesIO()
+        found.save(data, form)
+        with pytest.raises(ModelFormatError, match="or BMP, got UnidentifiedImageError"):
+            model.pixels(data.getvalue())
+    with pytest.raises(ModelFormatError, match="pixels, got 0 x 0"):
+        model.pixels(image.new("RGB", (0, 0)))
+    monkeypatch.setattr("vksched.importers.gguf.vision.pixels.MAX_PIXELS", 99)
+    with pytest.raises(ModelFormatError, match=r"1 to 99 pixels, got \d+ x \d+"):
+        model.pixels(found)
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -191,6 +237,14 @@ def test_pixels_equal_those_of_transformers(golden: vision.VisionGolden, tmp_pat
         ("has_vision_encoder", ValueType.UINT32, 1, "expected true or false, got 1"),
         ("use_gelu", None, None, "'clip.use_gelu': expected true"),
         ("vision.image_size", ValueType.UINT32, 1 << 20, "whole number of 1 to 16384"),
+        (
+            "vision.image_size",
+            ValueType.UINT32,
+            16380,
+            r"'v.position_embd.weight' of shape \(5475600, 24\), got \(16, 24\)",
+        ),
+        ("vision.patch_size", ValueType.UINT32, 14, r"'v.patch_embd.weight' of shape \(24, 3, 14"),
+        ("vision.feed_forward_length", ValueType.UINT32, 24, "another size than embedding_length"),
         (
             "vision.image_size",
             ValueType.UINT32,
@@ -215,6 +269,14 @@ def test_wrong_keys_are_named(
     data = with_key(projector(golden), f"clip.{key}", kind, value)
     with pytest.raises(ModelFormatError, match=match):
         loaded(data).encode(vs.input("pixels", (2, 3, 28, 28)))
+
+
+def test_pixels_that_leave_float32_are_refused(golden: vision.VisionGolden) -> None:
+    for values in ({"image_std": [0.5, 1e-40, 0.5]}, {"image_std": [0.0] * 3}):
+        with pytest.raises(
+            ModelFormatError, match=r"image_std': expected numbers that keep .* got"
+        ):
+            small(golden, **values)
 
 
 def test_other_files_and_shapes_are_named(golden: vision.VisionGolden) -> None:

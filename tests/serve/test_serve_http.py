@@ -168,6 +168,28 @@ def test_answers_reach_clients_that_still_send(model: LanguageModel, more: str) 
                 assert answer.startswith(begun)
 
 
+def test_few_refused_clients_send_at_the_same_time(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering_transport, "IDLE_S", 60.0)
+    monkeypatch.setattr(lingering_transport, "MOST_LINGERING", 1)
+    with Served(model, "hi") as client:
+        head = f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n{CLOSE}\r\n".encode()
+        for _ in range(2):  # the place is free again once the first client has left
+            with connection(client.port, head) as first:
+                assert received(first).startswith(b"HTTP/1.1 405")
+                with connection(client.port, head) as second:
+                    assert received(second).startswith(b"HTTP/1.1 405")
+                    end = time.monotonic() + 20
+                    with pytest.raises(ConnectionError):
+                        while time.monotonic() < end:
+                            second.sendall(b" ")
+                            time.sleep(0.01)
+                for _ in range(3):
+                    first.sendall(b" ")
+                    time.sleep(0.01)
+
+
 def test_refused_clients_cannot_send_forever(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

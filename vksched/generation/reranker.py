@@ -6,12 +6,14 @@ query, document -> one text -> tokens -> model -> score
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import DTypeError, ModelFormatError, ShapeError
+from ..common.errors import DTypeError, ModelFormatError, ShapeError, VkschedError
 from ..common.fork_guard import ProcessBound
 from ..importers.gguf.pooling import check_ranks
 from .compiled_steps import CompilingScheduler
@@ -29,8 +31,8 @@ PLACES = re.compile(r"\{(query|document)\}")
 class Reranker(ProcessBound):
     """A language model on the devices of a scheduler that scores documents for a query.
 
-    Higher scores are better. Those of an encoder are logits, as the file's classification head
-    computes them, those of a decoder such as Qwen 3 Reranker the probability of its first label.
+    Higher scores are better. They are logits, as the file's classification head computes them, or,
+    for a decoder with several labels such as Qwen 3 Reranker, the probability of its first label.
     All tokens have type 0. Methods are thread-safe.
 
     Parameters
@@ -94,7 +96,7 @@ class Reranker(ProcessBound):
         text = PLACES.sub(lambda found: texts[found[1]], self._template)
         return self.tokenizer.encode(text, special=True, mark=marker.mark)
 
-    def score(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> NDArray:
+    def score(self, query: str, documents: Collection[str], *, truncate: bool = False) -> NDArray:
         """Return the score of each document, (documents,) float32.
 
         Parameters
@@ -112,10 +114,11 @@ class Reranker(ProcessBound):
             A query and a document have too many tokens.
         DTypeError
             A value is not a text.
+        VkschedError
+            A score is not finite.
         """
-        if isinstance(documents, str) or not all(
-            isinstance(text, str) for text in (query, *documents)
-        ):
+        is_list = isinstance(documents, Collection) and not isinstance(documents, str)
+        if not is_list or not all(isinstance(text, str) for text in (query, *documents)):
             raise DTypeError(
                 "[rerank] expected a query and a list of documents, got "
                 f"{shortened(query)} and {shortened(documents)}"
@@ -123,7 +126,7 @@ class Reranker(ProcessBound):
         return self.score_tokens([self._fitting(query, each, truncate) for each in documents])
 
     def score_tokens(self, texts: Sequence[Sequence[int]]) -> NDArray:
-        """Return the score of each tokenized pair, (pairs,) float32.
+        """Return the score of each tokenized pair, (pairs,) float32. Equal pairs have equal scores.
 
         Parameters
         ----------
@@ -134,10 +137,19 @@ class Reranker(ProcessBound):
         ------
         ShapeError
             A pair has no tokens, or too many.
+        VkschedError
+            A score is not finite.
         """
         for tokens in texts:
             self._check(tokens)
-        return self._batches.compute(texts, max(1, len(self.labels)))[:, 0]
+        distinct, places = distinct_texts(texts)
+        scores = self._batches.compute(distinct, max(1, len(self.labels)))[:, 0]
+        if not np.isfinite(scores).all():
+            raise VkschedError(
+                f"[rerank] expected finite scores, got {scores[~np.isfinite(scores)][0]}; try "
+                "--precision float32, or another file of the model"
+            )
+        return np.asarray(scores[places])
 
     def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         """Return the indices of pairs that `score_tokens` computes at the same time."""
@@ -149,6 +161,11 @@ class Reranker(ProcessBound):
         if not truncate or len(tokens) <= self.ctx:
             return tokens
         tokens = self.encode(query, "")
+        if len(tokens) > self.ctx:
+            raise ShapeError(
+                f"[rerank] expected a query of at most {self.ctx} tokens without a document, got "
+                f"{len(tokens)}; try a larger ctx or a shorter query"
+            )
         low, high = 0, len(document)  # `low` characters fit, if any
         while low < high - 1:
             middle = (low + high) // 2
@@ -165,6 +182,16 @@ class Reranker(ProcessBound):
                 f"[rerank] expected a query and a document of 1 to {self.ctx} tokens together, got "
                 f"{len(tokens)}; try a larger ctx, parts of the document, or truncate=True"
             )
+
+
+def distinct_texts(texts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
+    """Return the tokenized texts without repetitions, and the place of each text among them.
+
+    The bits of a score depend on the size of the batch, so equal texts are computed once.
+    """
+    found: dict[tuple[int, ...], int] = {}
+    places = [found.setdefault(tuple(text), len(found)) for text in texts]
+    return list(found), places
 
 
 def _template_of(model: LanguageModel) -> str:

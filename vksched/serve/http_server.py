@@ -62,12 +62,16 @@ def _protocol(header_timeout_s: float, connections: int) -> type[asyncio.Protoco
     of connections, and answers that reach clients which still send.
     """
 
+    lingering: set[LingeringTransport] = set()
+
     class TimedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
         _lingering: LingeringTransport
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            self._lingering = LingeringTransport(transport, self.loop, self._client_sends)
+            self._lingering = LingeringTransport(
+                transport, self.loop, self._client_sends, lingering
+            )
             super().connection_made(self._lingering)  # type: ignore[arg-type]
             if len(self.connections) > connections:
                 self.app = _refuse
@@ -90,6 +94,7 @@ def _protocol(header_timeout_s: float, connections: int) -> type[asyncio.Protoco
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._lingering.close_now()
             super().connection_lost(exc)
 
         def _start_timer(self) -> None:

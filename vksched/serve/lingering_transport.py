@@ -17,6 +17,8 @@ IDLE_S = 5.0
 """The time without data after which a client counts as gone."""
 MOST_S = 30.0
 """The time in which a client must stop sending."""
+MOST_LINGERING = 16
+"""The maximum number of lingering connections of a server; more are closed at once."""
 
 
 class LingeringTransport:
@@ -26,6 +28,8 @@ class LingeringTransport:
     ----------
     sends
         Returns True while a part of the client's request is missing.
+    lingering
+        The lingering connections of the server, which all of its transports share.
     """
 
     def __init__(
@@ -33,10 +37,12 @@ class LingeringTransport:
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
         sends: Callable[[], bool],
+        lingering: set[LingeringTransport],
     ) -> None:
         self._transport = transport
         self._loop = loop
         self._sends = sends
+        self._lingering = lingering
         self._timer: asyncio.TimerHandle | None = None
         self._end_s = 0.0
         self._has_received = False
@@ -59,9 +65,11 @@ class LingeringTransport:
 
     def close(self) -> None:
         """Close the connection. The first call waits for a client that still sends."""
-        if self.is_closing() or not self._sends():
+        has_place = len(self._lingering) < MOST_LINGERING
+        if self.is_closing() or not has_place or not self._sends():
             self.close_now()
             return
+        self._lingering.add(self)
         self._end_s = self._loop.time() + MOST_S
         if self._transport.can_write_eof():  # TLS has no such end
             self._transport.write_eof()
@@ -72,6 +80,7 @@ class LingeringTransport:
         """Close the connection, whether or not the client still sends."""
         if self._timer is not None:
             self._timer.cancel()
+        self._lingering.discard(self)
         self._transport.close()
 
     def _wait(self) -> None:
@@ -82,4 +91,4 @@ class LingeringTransport:
         if self._has_received and self._loop.time() < self._end_s:
             self._wait()
         else:
-            self._transport.close()
+            self.close_now()

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...common.dtypes import NDArray
-from ...generation.reranker import Reranker
+from ...generation.reranker import Reranker, distinct_texts
 from ..api_error import ApiError
 from ..event_stream import json_response, to_json, while_connected
 from ..schemas.text import RerankRequest
@@ -32,8 +32,9 @@ async def rerank(request: Request) -> Response:
         )
     check_count(body.documents, "documents")
     tokens = await state.workers.call(_tokens, state, reranker, body)
-    rows = by_batches(state, reranker.batches(tokens), reranker.score_tokens, tokens)
-    scores = await while_connected(request, rows)
+    distinct, places = distinct_texts(tokens)
+    rows = by_batches(state, reranker.batches(distinct), reranker.score_tokens, distinct)
+    scores = (await while_connected(request, rows))[places]
     return json_response(
         await state.answer_workers.call(_body, body, state.service.name, tokens, scores)
     )
@@ -44,14 +45,15 @@ def _tokens(state: ServerState, reranker: Reranker, body: RerankRequest) -> list
     state.service.check_size(body.query, "query")
     out: list[list[int]] = []
     left = state.limits.embedding_tokens
-    for document in body.documents:
-        state.service.check_size(document, "documents")
+    for index, document in enumerate(body.documents):
+        param = f"documents[{index}]"
+        state.service.check_size(document, param)
         tokens = reranker.encode(body.query, document)
         if not 0 < len(tokens) <= reranker.ctx:
             raise ApiError(
-                f"[documents] expected a query and a document of 1 to {reranker.ctx} tokens "
+                f"[{param}] expected a query and a document of 1 to {reranker.ctx} tokens "
                 f"together, got {len(tokens)}; try parts of the document",
-                "documents",
+                param,
                 code="context_length_exceeded",
             )
         out.append(tokens)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .sampling_fields import MAX_ALTERNATIVES, Body, SamplingFields
+from .unsupported import NEUTRAL_OF_RERANK, refuse_unsupported
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
@@ -44,6 +45,13 @@ class RerankRequest(Body):
     model: str | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            refuse_unsupported(value, NEUTRAL_OF_RERANK)
+        return value
 
 
 class TokenizeRequest(Body):

@@ -74,23 +74,40 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "top_a": (0,),
 }
 """The values of each field that leave the answer as it is; null is one of all of them."""
+NEUTRAL_OF_RERANK: dict[str, tuple[object, ...]] = {
+    "max_chunks_per_doc": (),
+    "max_tokens_per_doc": (),
+    "rank_fields": ([],),
+    "truncate": (False,),
+    "truncate_prompt_tokens": (),
+    "truncation": (False,),
+}
+"""These values of the fields of Cohere, Jina, Voyage and vLLM for /v1/rerank."""
 INSTEAD = {
     "ebnf": "grammar",
     "enable_thinking": "chat_template_kwargs",
     "guided_grammar": "grammar",
     "guided_json": "response_format",
+    "max_chunks_per_doc": "parts of the documents",
+    "max_tokens_per_doc": "parts of the documents",
+    "rank_fields": "documents that are texts",
     "regex": "grammar",
     "guided_regex": "grammar",
     "structured_outputs": "response_format or grammar",
     "thinking": "chat_template_kwargs",
+    "truncate": "parts of the documents",
+    "truncate_prompt_tokens": "parts of the documents",
+    "truncation": "parts of the documents",
 }
 """The fields that do what unsupported ones would do."""
 
 
-def refuse_unsupported(value: Mapping[str, Any]) -> None:
+def refuse_unsupported(
+    value: Mapping[str, Any], neutral: Mapping[str, tuple[object, ...]] = NEUTRAL
+) -> None:
     """Raise ApiError for the first unsupported field whose value changes the answer."""
-    for name in NEUTRAL.keys() & value.keys():
-        if value[name] is not None and value[name] not in NEUTRAL[name]:
+    for name in neutral.keys() & value.keys():
+        if value[name] is not None and value[name] not in neutral[name]:
             raise ApiError(
                 f"[{name}] expected a request without this field, which this server does not "
                 f"support; try {INSTEAD.get(name, 'without it')}",

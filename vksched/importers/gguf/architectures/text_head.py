@@ -56,7 +56,8 @@ class TextHead:
 
     def scores(self, hidden: Tensor, counts: Tensor, causal: bool) -> Tensor:
         """Return the scores of each text, (b, labels). causal: the last token has seen the whole
-        text, and scores are probabilities, as the logits are those of words such as "yes" and "no".
+        text, and the scores of several labels are probabilities, as the logits are those of words
+        such as "yes" and "no". A single score is a logit.
 
         hidden: (b, n, width), counts: (b,).
         """
@@ -77,7 +78,7 @@ class TextHead:
                     x = layers.norm(x, "cls.norm")
             if has_output:
                 x = layers.linear(x, "cls.output", labels)
-            return softmax(x) if causal else x
+            return softmax(x) if causal and labels > 1 else x
 
 
 _PARTS = ("cls", "cls.output")

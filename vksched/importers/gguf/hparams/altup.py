@@ -39,5 +39,5 @@ def read_altup(keys: MetadataKeys, layers: int) -> AltUp | None:
         return None
     streams = keys.whole("altup.num_inputs", minimum=2, maximum=MAX_STREAMS)
     active = keys.whole("altup.active_idx", minimum=0, maximum=streams - 1)
-    cutoffs = keys.reals("activation_sparsity_scale", layers)
+    cutoffs = keys.reals("activation_sparsity_scale", layers, least=-math.inf)
     return AltUp(streams, active, cutoffs or (DENSE,) * layers)

@@ -11,7 +11,7 @@ from ..read.texts import LazyStrings
 from .altup import AltUp, read_altup
 from .expert_routing import ExpertRouting, read_expert_routing
 from .latent import Latent, read_latent
-from .metadata_keys import HALVED, WITHOUT_ATTENTION, MetadataKeys
+from .metadata_keys import HALVED, SHARING, WITHOUT_ATTENTION, MetadataKeys
 from .rope import Rope, read_rope
 from .ssm import Ssm, read_ssm
 from .xielu import XIELU, read_xielu
@@ -213,7 +213,7 @@ def read_hyper(file: GgufFile) -> HParams:
         ssm=read_ssm(keys),
         latent=latent,
         window_head=window_head,
-        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0, minimum=0, maximum=layers - 1),
+        shared_kv_layers=_read_shared_kv_layers(keys, layers),
         per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
         altup=read_altup(keys, layers),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
@@ -258,6 +258,18 @@ def _read_shared(keys: MetadataKeys, heads: tuple[int, ...], blocks: int) -> tup
                 f"divides the {of_queries} heads of layer {layer}, got {of_keys}"
             )
     return shared
+
+
+def _read_shared_kv_layers(keys: MetadataKeys, layers: int) -> int:
+    """Return the number of last layers that use keys and values of earlier ones."""
+    name = "attention.shared_kv_layers"
+    found = keys.whole(name, 0, minimum=0, maximum=layers - 1)
+    if found and keys.architecture not in SHARING:
+        raise ModelFormatError(
+            f"[gguf] key '{keys.architecture}.{name}': expected 0 but for the architectures "
+            f"{' and '.join(SHARING)}, got {found}; try to convert the model again"
+        )
+    return found
 
 
 def _read_recurrent(keys: MetadataKeys, kv_heads: tuple[int, ...]) -> tuple[bool, ...]:

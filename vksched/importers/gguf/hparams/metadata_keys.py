@@ -24,6 +24,8 @@ LATENT = ("deepseek2", "minicpm3", "mistral4")
 """Architectures with multi-head latent attention."""
 ALTERNATING = ("gemma3n",)
 """Architectures with alternating updates."""
+SHARING = ("gemma3n", "gemma4")
+"""Architectures whose last layers use keys and values of earlier ones."""
 HALVED = ("qwen",)
 """Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
@@ -118,7 +120,14 @@ class MetadataKeys:
         key = f"{self.architecture}.{name}"
         return self.whole(name) if key in self._metadata or key in DEFAULTS else None
 
-    def real(self, name: str, default: float | None = None, *, signed: bool = False) -> float:
+    def real(
+        self,
+        name: str,
+        default: float | None = None,
+        *,
+        signed: bool = False,
+        maximum: float = MAX_REAL,
+    ) -> float:
         """Return a positive number within the range of float32 with headroom; also 0 if that is the
         default. signed: also 0 and negative numbers.
         """
@@ -126,9 +135,9 @@ class MetadataKeys:
         if value == 0 and (default == 0 or signed):
             return 0.0
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if np.finfo(np.float32).tiny <= (abs(value) if signed else value) <= MAX_REAL:
+            if np.finfo(np.float32).tiny <= (abs(value) if signed else value) <= maximum:
                 return float(value)
-        expected = f"a float32 {'of magnitude ' if signed else ''}over 0, at most {MAX_REAL:g}"
+        expected = f"a float32 {'of magnitude ' if signed else ''}over 0, at most {maximum:g}"
         raise self._wrong(name, f"0 or {expected}" if signed else expected, value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -171,15 +180,16 @@ class MetadataKeys:
                 return tuple(found)
         raise self._wrong(name, f"{layers} whole numbers of 0 to {MAX_SIZE}", found)
 
-    def reals(self, name: str, layers: int) -> tuple[float, ...]:
-        """Return a number for each layer, which may be -inf; () if the file has no such key."""
+    def reals(self, name: str, layers: int, least: float = -MAX_REAL) -> tuple[float, ...]:
+        """Return a number of at least `least` for each layer; () if the file has no such key."""
         if not self.has(name):
             return ()
         value = self._get(name, None)
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.shape == (layers,):
-            if (value < MAX_REAL).all():
+            if ((value >= least) & (value < MAX_REAL)).all():
                 return tuple(value.tolist())
-        raise self._wrong(name, f"{layers} numbers below {MAX_REAL:g}", value)
+        expected = f"{layers} numbers below {MAX_REAL:g} and of at least {least:g}"
+        raise self._wrong(name, expected, value)
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...]:
         """Return a Boolean for each layer; () if the file has no such key. A scalar p in the file

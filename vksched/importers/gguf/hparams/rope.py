@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from .metadata_keys import LATENT, MetadataKeys
 
+MAX_SHARE = 1e3
+"""The maximum share of YaRN's scale; those of published models are up to 1."""
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -93,7 +96,7 @@ def yarn_share(keys: MetadataKeys) -> float:
     """Return the share of YaRN's attention scale in the scores of all dimensions. Converters write
     a tenth of it for models with latent attention.
     """
-    written = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
+    written = keys.real("rope.scaling.yarn_log_multiplier", 0.0, maximum=MAX_SHARE)
     return written * 10 if keys.architecture in LATENT else written
 
 

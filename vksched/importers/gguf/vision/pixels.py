@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 1 << 26
 """The maximum size of a picture; a larger one may be an attack on the memory."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""The formats of files. Decoders of others may start programs, as that of EPS does."""
 
 
 def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
@@ -63,10 +65,11 @@ def _opened(picture: object) -> Image:
             )
         _check_pixels(picture.shape[1], picture.shape[0])
         return Image.fromarray(np.ascontiguousarray(picture))
+    source: Image.Image | io.BytesIO | str | bytes
     if isinstance(picture, Image.Image):
-        return picture.convert("RGB")
-    if isinstance(picture, (bytes, bytearray, memoryview)):
-        source: io.BytesIO | str | bytes = io.BytesIO(bytes(picture))
+        source = picture
+    elif isinstance(picture, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(bytes(picture))
     elif isinstance(picture, (str, os.PathLike)):
         source = os.fspath(picture)
     else:
@@ -75,16 +78,30 @@ def _opened(picture: object) -> Image:
             f"{shortened(picture)}"
         )
     try:
-        with Image.open(source) as found:
-            _check_pixels(*found.size)
-            colored: Image.Image = found.convert("RGB")
-            return colored
+        if isinstance(source, Image.Image):
+            return _upright(source)
+        with Image.open(source, formats=FORMATS) as found:
+            return _upright(found)
     except (ModelFormatError, FileNotFoundError):
         raise
     except Exception as error:  # decoders of pictures raise errors of many kinds
         raise ModelFormatError(
-            f"[vision] expected a picture such as PNG or JPEG, got {type(error).__name__}: {error}"
+            f"[vision] expected a picture as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got "
+            f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _upright(found: Image) -> Image:
+    """Return a picture with three channels of 8 bits, turned as its Exif orientation says."""
+    from PIL.Image import fromarray
+    from PIL.ImageOps import exif_transpose
+
+    _check_pixels(*found.size)
+    turned: Image = exif_transpose(found)
+    if turned.mode.startswith("I;16"):  # Pillow would clip values over 255
+        grey = np.asarray(turned).astype(np.uint32)
+        turned = fromarray(((grey + 128) // 257).astype(np.uint8))
+    return turned.convert("RGB")
 
 
 def _check_pixels(width: int, height: int) -> None:

@@ -74,7 +74,7 @@ class Siglip:
         x = x + self._linear(seen, f"{name}.attn_out", hyper.width)
         y = self._norm(x, f"{name}.ln2")
         up, down = f"{name}.ffn_up", f"{name}.ffn_down"
-        if self.weights.rows(f"{up}.weight") != hyper.inner != hyper.width:
+        if self.weights.rows(f"{up}.weight") != hyper.inner:
             up, down = down, up  # older converters have the names the other way round
         inner = gelu(self._linear(y, up, hyper.inner), approximate="tanh")
         return x + self._linear(inner, down, hyper.width)

@@ -103,7 +103,7 @@ def read_vision(file: GgufFile) -> VisionHParams:
 
 
 def _check_sizes(hyper: VisionHParams) -> None:
-    """Raise ModelFormatError if sizes are no multiples of each other."""
+    """Raise ModelFormatError if sizes do not fit each other."""
     for size, key, part, of in (
         (hyper.image_size, "image_size", hyper.patch_size, "patch_size"),
         (hyper.grid, "image_size / patch_size", hyper.pool, "projector.scale_factor"),
@@ -113,8 +113,18 @@ def _check_sizes(hyper: VisionHParams) -> None:
             raise ModelFormatError(
                 f"[gguf] key 'clip.vision.{of}': expected a divisor of {key}, {size}, got {part}"
             )
-    if 0 in hyper.std:
-        raise ModelFormatError("[gguf] key 'clip.vision.image_std': expected numbers but 0, got 0")
+    if hyper.inner == hyper.width:
+        raise ModelFormatError(
+            "[gguf] key 'clip.vision.feed_forward_length': expected another size than "
+            f"embedding_length, {hyper.width}, as the names of ffn_up and ffn_down are swapped in "
+            "files of older converters, and only sizes show it"
+        )
+    for mean, std in zip(hyper.mean, hyper.std, strict=True):
+        if abs(std) * MAX_REAL < 1 + abs(mean):
+            raise ModelFormatError(
+                "[gguf] key 'clip.vision.image_std': expected numbers that keep (1 - mean) / std "
+                f"within {MAX_REAL:g}, got {std:g} with a mean of {mean:g}"
+            )
 
 
 def _channels(file: GgufFile, name: str) -> tuple[float, ...]:

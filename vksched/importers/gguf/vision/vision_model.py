@@ -30,12 +30,21 @@ class VisionModel(ImportedModel):
         self.file = file
         self.hyper: VisionHParams = read_vision(file)
         self.weights = Weights(file)
+        self._check_sides()
 
     def meta(self) -> VisionModel:
         """Return the model with meta weights, which have no data, for planning."""
         model = VisionModel(self.file)
         model.weights = MetaWeights(self.file)
         return model
+
+    def _check_sides(self) -> None:
+        """Raise ModelFormatError if the sizes of pictures and patches are not those of the tensors:
+        the memory for pixels depends on them.
+        """
+        hyper, side = self.hyper, self.hyper.patch_size
+        self.weights.require("v.patch_embd.weight", (hyper.width, CHANNELS, side, side))
+        self.weights.require("v.position_embd.weight", (hyper.grid**2, hyper.width))
 
     def __repr__(self) -> str:
         return f"<VisionModel {self.hyper.projector}: {self.tokens} tokens per picture>"
