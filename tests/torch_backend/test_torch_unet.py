@@ -124,10 +124,11 @@ def test_a_unet_is_placed_on_two_devices() -> None:
     assert_equals_eager(UNet(), {"devices": ["cpu", second], "placement": placement})
     forward, backward = [segment.compiled.plan for segment in segments()]
     for plan in (forward, backward):
-        names = [device.name for device in plan.topology.devices]
-        for pattern, device in placement.items():
-            found = {names[plan.placements[i].device] for i in plan.find(pattern)}
-            assert found == {device}, pattern
+        assert {plan.topology.devices[i].name for i in plan.working} == {"cpu", second}
+    for name in ("down.conv_in", "downsample", "middle.conv_out"):
+        assert forward.device_of(f"{name}.weight") == second
+    for name in ("attention.qkv", "up.conv_in", "up.time"):
+        assert forward.device_of(f"{name}.weight") == "cpu"
 
 
 def test_patterns_match_in_one_of_several_graphs() -> None:
