@@ -173,6 +173,13 @@ class Family:
     single_block: bool = False
     takes_pictures: bool = False
 
+    def with_state(self, recurrent: Sequence[bool]) -> tuple[bool, ...]:
+        """Return, for each layer, True if it has a recurrent state. recurrent: those of the file,
+        see `HParams.recurrent`.
+        """
+        is_every = self.mixer_with_attention
+        return tuple(self.mixer is not None and (is_every or each) for each in recurrent)
+
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""
         known = dict(self.activations)

@@ -82,12 +82,14 @@ class MixerLayer:
         return gather(reshape(x, (rows * length, channels)), first + arange(size))
 
 
-def recurrent_bytes(mixer: Mixer | None, hyper: HParams) -> int:
-    """Return the size of the recurrent states of one sequence in bytes."""
+def recurrent_bytes(mixer: Mixer | None, hyper: HParams, layers: int) -> int:
+    """Return the size of the recurrent states of one sequence in bytes. layers: the number of
+    layers with such states.
+    """
     if mixer is None:
         return 0
     of_layer = sum(map(math.prod, mixer.state_shapes(hyper).values()))
-    return WORD_BYTES * sum(hyper.recurrent) * of_layer
+    return WORD_BYTES * layers * of_layer
 
 
 class Mixer(Protocol):

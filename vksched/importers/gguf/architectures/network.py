@@ -267,7 +267,7 @@ class Network:
     def _mixer(self, layer: int) -> Block:
         """Return the block of a layer that mixes tokens."""
         mixer, with_attention = self.family.mixer, self.family.mixer_with_attention
-        if mixer is None or not (self.hyper.recurrent[layer] or with_attention):
+        if mixer is None or not self.family.with_state(self.hyper.recurrent)[layer]:
             return self.attention.block
         own = MixerLayer(layer, self.layers, self.text)
 
