@@ -59,7 +59,7 @@ def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, cache_type
         values = np.zeros((1, size), np.int32)
         values[0, :count] = ids[start : start + count]
         out.append(runs[size](ids=values, start=start, count=count)[0])
-        for state in cache.states.values() if cache_type == "gguf" else ():
+        for state in cache.row_states.values() if cache_type == "gguf" else ():
             held = np.array(sched.read(state))
             held[:, :, start : start + size] = by_gguf(held[:, :, start : start + size])
             sched.write(state, held)
@@ -72,6 +72,8 @@ def squared_error(got: NDArray, wanted: NDArray) -> float:
 
 
 CACHED = [name for name in language.NAMES if name not in BESIDES]
+LIGHT = ("minicpm", "minicpm3")
+"""Models whose embeddings are scaled by 12: attention is a small share of the logits."""
 
 
 @pytest.mark.parametrize("name", spread(CACHED, 20))
@@ -81,7 +83,10 @@ def test_logits_are_those_of_rows_that_gguf_rounds(name: str, tmp_path: Path) ->
         got = in_steps(sched, model, golden.ids, "q8_0")
         np.testing.assert_allclose(got, in_steps(sched, model, golden.ids, "gguf"), **CLOSE)
     ends = np.cumsum([count for _, count in STEPS]) - 1
-    assert LEAST < squared_error(got[1:], golden.wanted[ends][1:]) < MOST
+    # recurrent states have float32, and compressed rows are expanded with their error
+    least = 0.0 if model.is_recurrent or name in LIGHT else LEAST
+    most = 2 * MOST if "kv_lora_rank" in golden.config else MOST
+    assert least < squared_error(got[1:], golden.wanted[ends][1:]) < most
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
