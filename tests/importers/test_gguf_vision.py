@@ -201,7 +201,7 @@ def test_pictures_have_all_of_their_tones_and_stand_upright(golden: vision.Visio
     for picture in (grey, data.getvalue()):
         np.testing.assert_array_equal(model.pixels(picture), plain)
     data, exif = io.BytesIO(), image.Exif()
-    exif[0x0112] = 6  # the camera was turned: the picture is shown after a quarter turn clockwise
+    exif[0x0112] = 6  # rotate the picture by 90 degrees clockwise
     image.fromarray(array).save(data, "png", exif=exif)
     upright = np.ascontiguousarray(np.rot90(array, -1))
     for picture in (data.getvalue(), image.open(data)):

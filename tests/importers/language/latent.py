@@ -33,7 +33,7 @@ def keys(config: Mapping[str, Any], older: bool) -> Iterator[tuple[str, Any]]:
 
 
 def split(weights: dict[str, NDArray], config: Mapping[str, Any]) -> dict[str, NDArray]:
-    """Return weights with the expansions of keys, turned, and of values as tensors."""
+    """Return weights with the expansions of keys, transposed, and of values as tensors."""
     out: dict[str, NDArray] = {}
     for name, array in weights.items():
         if "kv_b_proj" not in name:
