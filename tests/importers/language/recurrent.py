@@ -82,6 +82,14 @@ def _nemotron_h(config: Settings) -> Iterator[tuple[str, Any]]:
     yield "feed_forward_length", [inner * (kind == "mlp") for kind in config["layers_block_type"]]
 
 
+def _nemotron_h_moe(config: Settings) -> Iterator[tuple[str, Any]]:
+    yield from _hybrid(config)
+    inner = config["moe_intermediate_size"]
+    yield "feed_forward_length", [inner * (kind == "moe") for kind in config["layers_block_type"]]
+    yield "expert_shared_feed_forward_length", config["moe_shared_expert_intermediate_size"]
+    yield "moe_latent_size", config.get("moe_latent_size")
+
+
 KEYS: dict[str, Callable[[Settings], Iterator[tuple[str, Any]]]] = {
     **dict.fromkeys(("lfm2", "lfm2moe"), _lfm2),
     **dict.fromkeys(("mamba", "mamba2"), _mamba),
@@ -89,6 +97,7 @@ KEYS: dict[str, Callable[[Settings], Iterator[tuple[str, Any]]]] = {
     "granitehybrid": _granite,
     "falcon-h1": _falcon_h1,
     "nemotron_h": _nemotron_h,
+    "nemotron_h_moe": _nemotron_h_moe,
 }
 
 
@@ -109,8 +118,10 @@ def tensors(architecture: str, config: Settings, name: str, array: NDArray) -> T
     """Return a tensor as files have it, by its name there or in transformers."""
     if architecture not in KEYS:
         return {name: array}
-    if architecture == "nemotron_h":
-        name = name.replace("model.", "backbone.")
+    if architecture.startswith("nemotron_h"):
+        name = name.replace("model.", "backbone.").replace("_correction_bias", "_correction.bias")
+        if ".mixer.experts." in name:
+            name = f"{name.replace('backbone', 'model').replace('mixer', 'mlp')}.weight"
     if architecture == "falcon-h1":
         array = array * _falcon_factor(config, name)
     if config.get("num_local_experts") == 0 and "shared_mlp" in name:  # they have no others

@@ -105,6 +105,18 @@ NEMOTRON_H = {
     "chunk_size": 8,
     "layer_norm_epsilon": 1e-5,
 }
+NEMOTRON_H_MOE = {
+    **NEMOTRON_H,
+    "layers_block_type": ["mamba", "moe", "attention", "mamba", "moe"],
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "moe_shared_expert_intermediate_size": 28,
+    "routed_scaling_factor": 1.7,
+    "norm_topk_prob": True,
+    "n_group": 1,
+}
 
 RECURRENT = {
     "lfm2": Recipe("lfm2", "Lfm2", LFM2),
@@ -131,4 +143,8 @@ RECURRENT = {
     "falcon-h1": Recipe("falcon-h1", "FalconH1", FALCON_H1),
     "jamba": Recipe("jamba", "Jamba", JAMBA),
     "nemotron_h": Recipe("nemotron_h", "NemotronH", NEMOTRON_H),
+    "nemotron_h_moe": Recipe("nemotron_h_moe", "NemotronH", NEMOTRON_H_MOE),
+    "nemotron_h_moe_latent": Recipe(
+        "nemotron_h_moe", "NemotronH", {**NEMOTRON_H_MOE, "moe_latent_size": 16}
+    ),
 }

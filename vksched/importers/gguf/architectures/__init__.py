@@ -118,6 +118,7 @@ KNOWN: Mapping[str, Family] = {
     "falcon-h1": FALCON_H1,
     "jamba": JAMBA,
     "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
     "nomic-bert-moe": NOMIC_BERT_MOE,

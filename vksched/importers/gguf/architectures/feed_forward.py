@@ -112,7 +112,7 @@ class FeedForward:
 
     def _experts(self, name: str, x: Tensor, scores: Tensor) -> Tensor:
         layers, hyper, family = self.layers, self.layers.hyper, self.layers.family
-        count, inner, width = hyper.experts, hyper.expert_inner, hyper.width
+        count, inner, width = hyper.experts, hyper.expert_inner, hyper.expert_width or hyper.width
         shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
         if not family.gated:
             del shapes["gate"]
@@ -142,8 +142,11 @@ class FeedForward:
             scales=layers.weights.take(factors, (count,)) if factors in layers.weights else None,
             scale_rows=layers.scale_rows,
         )
+        entering = layers.linear(x, f"{name}_latent_down", width) if hyper.expert_width else x
         with name_scope("experts"):
-            mixed = experts.mix(x, scores)
+            mixed = experts.mix(entering, scores)
+        if hyper.expert_width:
+            mixed = layers.linear(mixed, f"{name}_latent_up", hyper.width)
         if hyper.expert_scale:
             mixed = mixed * hyper.expert_scale
         kind = family.shared_expert or ("added" if hyper.shared_inner else "")

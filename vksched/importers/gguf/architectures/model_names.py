@@ -25,6 +25,7 @@ MODEL_NAMES: Mapping[str, str] = {
     "falcon-h1": "Falcon H1",
     "jamba": "Jamba",
     "nemotron_h": "Nemotron H and Nano 2",
+    "nemotron_h_moe": "Nemotron 3",
     "minicpm": "MiniCPM 1 and 2",
     "minicpm3": "MiniCPM 3",
     "apertus": "Apertus",

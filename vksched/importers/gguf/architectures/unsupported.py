@@ -55,7 +55,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),
     "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
     "mpt": Unsupported("MPT", ALIBI, SMALL),
-    "nemotron_h_moe": Unsupported("Nemotron 3", MIXED, ROUTED),
     "openelm": Unsupported("OpenELM", "tensors with merged heads of sizes by layer", SMALL),
     "plamo": Unsupported("PLaMo 1", UNCHECKED, SMALL),
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),

@@ -38,7 +38,8 @@ class HParams:
     softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
     factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
     of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
-    inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
+    inner sizes of experts and of the shared expert. expert_width: the size of the experts' input, to
+    which tokens are projected; 0 if it is the width. expert_scale: the factor of the experts'
     output, 0 if absent. routing: the choice of experts. parallel: attention and feed-forward of a
     family with parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
     encoder, one of `POOLINGS`; "" if the file does not name one. dense: the input and output sizes
@@ -79,6 +80,7 @@ class HParams:
     experts_used: int
     expert_inner: int
     shared_inner: int
+    expert_width: int
     expert_scale: float
     routing: ExpertRouting
     parallel: bool
@@ -198,6 +200,7 @@ def read_hyper(file: GgufFile) -> HParams:
         shared_inner=keys.whole(
             "expert_shared_feed_forward_length", shared * expert_inner, minimum=0
         ),
+        expert_width=keys.whole("moe_latent_size", 0, minimum=0),
         expert_scale=keys.real("expert_weights_scale", 0.0),
         routing=read_expert_routing(keys, experts, experts_used),
         parallel=keys.flag("use_parallel_residual", True),

@@ -30,10 +30,13 @@ HALVED = ("qwen",)
 """Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
     *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "jamba"),
-    *("nomic-bert-moe", "olmoe", "qwen2moe", *LATENT),
+    *("nemotron_h_moe", "nomic-bert-moe", "olmoe", "qwen2moe", *LATENT),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
-SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
+SIGMOIDS = (
+    *("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2"),
+    "nemotron_h_moe",
+)
 """Architectures that compute expert weights by sigmoid by default."""
 SOFTMAX, SIGMOID = 1, 2
 GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
