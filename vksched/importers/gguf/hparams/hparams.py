@@ -38,10 +38,10 @@ class HParams:
     softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
     factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
     of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
-    inner sizes of experts and of the shared expert. expert_width: the size of the experts' input, to
-    which tokens are projected; 0 if it is the width. expert_scale: the factor of the experts'
-    output, 0 if absent. routing: the choice of experts. parallel: attention and feed-forward of a
-    family with parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
+    inner sizes of experts and of the shared expert. expert_width: the size to which the input of
+    experts is projected, 0 if it is not. expert_scale: the factor of the experts' output, 0 if
+    absent. routing: the choice of experts. parallel: attention and feed-forward of a family with
+    parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
     encoder, one of `POOLINGS`; "" if the file does not name one. dense: the input and output sizes
     of the two dense layers after pooling, 0 if absent. labels: the names of the scores of a
     reranker; () for one score. classifier_pooling: the pooling before the classification head.
