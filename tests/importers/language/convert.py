@@ -439,7 +439,7 @@ DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
     *("bailingmoe2", "deepseek2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe"),
-    *("jamba", "lfm2moe", "minimax-m2", "phimoe"),
+    *("jamba", "kimi-linear", "lfm2moe", "minimax-m2", "phimoe"),
 )
 APART = {
     "llama4": _llama4,

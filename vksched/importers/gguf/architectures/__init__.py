@@ -27,6 +27,7 @@ from .layer_norms import (
     STABLELM,
     STARCODER2,
 )
+from .kimi_linear import KIMI_LINEAR
 from .lfm2 import LFM2
 from .llama import ARCEE, BAICHUAN, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
@@ -119,6 +120,7 @@ KNOWN: Mapping[str, Family] = {
     "jamba": JAMBA,
     "nemotron_h": NEMOTRON_H,
     "nemotron_h_moe": NEMOTRON_H,
+    "kimi-linear": KIMI_LINEAR,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
     "nomic-bert-moe": NOMIC_BERT_MOE,

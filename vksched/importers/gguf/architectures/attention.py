@@ -57,7 +57,7 @@ class Attention:
         is_rotated, source = self._is_rotated(layer), self._kv_layer(layer)
         gate: Tensor | None = None
         if self.latent:
-            q, *own = self.latent.queries_keys(layer, x)
+            q, *own = self.latent.queries_keys(layer, x, is_rotated)
         else:
             (q, *own), gate = self._heads(layer, x)
         if source == layer:

@@ -57,6 +57,14 @@ class MixerLayer:
         """Return a tensor of the layer, as "ssm_a" or "ssm_conv1d.weight"."""
         return self.layers.weights.take(self.name(part), shape)
 
+    def reshaped(self, part: str, shape: Shape) -> Tensor:
+        """Return a tensor of the layer in a shape; that of the file may have more axes of size 1."""
+        name, weights = self.name(part), self.layers.weights
+        found = weights.shape(name)
+        if [size for size in found if size > 1] != [size for size in shape if size > 1]:
+            return weights.take(name, shape)
+        return reshape(weights.take(name, found), shape)
+
     def recur(self, state: str, rows: int, recurrence: Recurrence, shape: Shape) -> Tensor:
         """Return the output of a recurrence; see `SequenceLayout.recur`. state: a name of the
         mixer's `state_shapes`.

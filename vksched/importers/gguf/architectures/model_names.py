@@ -26,6 +26,7 @@ MODEL_NAMES: Mapping[str, str] = {
     "jamba": "Jamba",
     "nemotron_h": "Nemotron H and Nano 2",
     "nemotron_h_moe": "Nemotron 3",
+    "kimi-linear": "Kimi Linear",
     "minicpm": "MiniCPM 1 and 2",
     "minicpm3": "MiniCPM 3",
     "apertus": "Apertus",

@@ -49,7 +49,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "grok": Unsupported("Grok 1 and 2", "softcaps of routing, and a dense block", ROUTED),
     "grovemoe": Unsupported("GroveMoE", "experts that share parts", ROUTED),
     "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
-    "kimi-linear": Unsupported("Kimi Linear", MIXED, ROUTED),
     "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
     "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),

@@ -110,7 +110,7 @@ class HParams:
     def cached_values(self) -> int:
         """The number of values of a token in the KV cache of all layers."""
         if self.latent:
-            return self.layers * (self.latent.rank + self.rope.dims)
+            return sum(self.kv_heads) * (self.latent.rank + self.rope.dims)
         own = range(self.layers - self.shared_kv_layers)
         return sum(self.kv_heads[layer] * sum(self.head_sizes(layer)) for layer in own)
 
@@ -165,7 +165,9 @@ def read_hyper(file: GgufFile) -> HParams:
         keys, keys.whole("attention.key_length_mla", key_length), context, window_head[0]
     )
     latent = read_latent(keys, rope, key_length, value_length)
-    kv_heads = (1,) * layers if latent else _read_shared(keys, heads, blocks)
+    kv_heads = _read_shared(keys, heads, blocks)
+    if latent:
+        kv_heads = tuple(min(1, count) for count in kv_heads)
     recurrent = _read_recurrent(keys, kv_heads)
     return HParams(
         architecture=keys.architecture,

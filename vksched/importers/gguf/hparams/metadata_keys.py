@@ -20,7 +20,7 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-LATENT = ("deepseek2", "minicpm3", "mistral4")
+LATENT = ("deepseek2", "kimi-linear", "minicpm3", "mistral4")
 """Architectures with multi-head latent attention."""
 ALTERNATING = ("gemma3n",)
 """Architectures with alternating updates."""
@@ -30,12 +30,12 @@ HALVED = ("qwen",)
 """Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
     *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "jamba"),
-    *("nemotron_h_moe", "nomic-bert-moe", "olmoe", "qwen2moe", *LATENT),
+    *("nemotron_h_moe", "nomic-bert-moe", "olmoe", "qwen2moe", "deepseek2", "mistral4"),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
 SIGMOIDS = (
     *("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2"),
-    "nemotron_h_moe",
+    *("kimi-linear", "nemotron_h_moe"),
 )
 """Architectures that compute expert weights by sigmoid by default."""
 SOFTMAX, SIGMOID = 1, 2
