@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
+from language.published import PUBLISHED, computed
 from language.recipes import RECIPES
 
 import vksched as vs
@@ -81,9 +82,18 @@ def test_the_page_has_the_tables_of_the_code() -> None:
 
 
 def test_each_architecture_that_runs_has_logits_to_equal() -> None:
-    tried = {recipe.architecture for recipe in RECIPES.values()} | set(language.TWINS)
+    models = [*RECIPES.values(), *PUBLISHED.values()]
+    tried = {model.architecture for model in models} | set(language.TWINS)
     assert tried | WITHOUT_LOGITS == set(KNOWN)
     assert not WITHOUT_LOGITS & tried
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_files_of_published_networks_have_their_logits(name: str) -> None:
+    data, stored = computed(name), language.load(name)
+    np.testing.assert_allclose(stored.wanted, data["wanted"], rtol=1e-5, atol=1e-5)
+    assert (stored.config, stored.ids.tolist()) == (data["config"], data["ids"])
+    assert stored.tensors == {key: tuple(shape) for key, shape in data["tensors"].items()}
 
 
 # Layers that predict further tokens

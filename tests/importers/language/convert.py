@@ -17,15 +17,15 @@ from gguf_files import Draft, Type, ValueType
 
 from vksched.common.dtypes import NDArray
 
-from . import Golden, gemma, latent, nested, recurrent
+from . import Golden, gemma, latent, nested, recurrent, rwkv
 
 Settings = Mapping[str, Any]
 KEYS = {
     "block_count": ("num_hidden_layers", "n_layer"),
     "context_length": ("max_position_embeddings", "n_positions"),
     "embedding_length": ("hidden_size", "n_embd"),
-    "attention.head_count": ("num_attention_heads", "n_head"),
-    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.head_count": ("num_attention_heads", "n_head", "num_query_heads"),
+    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
     "attention.key_length": ("head_dim",),
     "attention.value_length": ("head_dim",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
@@ -59,7 +59,7 @@ KEYS = {
     "expert_shared_feed_forward_length": (
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
     ),
-    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
+    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dims"),
     "hidden_activation": ("hidden_activation",),
     "interleave_moe_layer_step": ("interleave_moe_layer_step",),
     "logit_scale": ("logits_scaling", "logit_scale"),
@@ -88,6 +88,8 @@ PERMUTED = (
     *("internlm2", "llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
+EXPANDED = ("minicpm3", "plm")
+"""Architectures whose files have one tensor that expands keys and values."""
 UNMASKED = ("bert", "jina-bert-v3", "modern-bert", "eurobert")
 """Encoders whose files say that attention is not causal; that of others is known."""
 SHIFTED = ("gemma", "gemma-embedding", "gemma2", "gemma3", "nemotron")
@@ -153,6 +155,8 @@ def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a file; later values of a key replace earlier ones."""
     architecture = golden.architecture
     own = recurrent.keys(architecture, golden.config)
+    if architecture in rwkv.MIXED:
+        own = dict(rwkv.keys(golden.config))
     all_keys = dict(_common_keys(golden, older))
     all_keys |= {f"{architecture}.{key}": value for key, value in own.items()}
     yield from ((key, value) for key, value in all_keys.items() if value is not None)
@@ -161,7 +165,7 @@ def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
 def _common_keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
     architecture, config = golden.architecture, golden.config
     config = nested.flat(config) if "ffn_config" in config else config
-    older = older or architecture == "minicpm3"
+    older = older or architecture in EXPANDED
     is_latent = "kv_lora_rank" in config
     for key, names in KEYS.items():
         found = next((config[name] for name in names if config.get(name) is not None), None)
@@ -271,6 +275,9 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
 
 def _stacked(golden: Golden, older: bool) -> dict[str, NDArray]:
     """Return weights with those of a layer's experts as one, and gates apart from the rest."""
+    if golden.architecture in rwkv.MIXED:
+        own = rwkv.tensors(golden.architecture, golden.config, golden.weights())
+        return rwkv.fused(golden.architecture, own)
     apart = APART.get(golden.architecture, lambda name, array: {name: array})
     if golden.architecture in DELTA_NETS:
         apart = partial(_delta_net, golden)
@@ -279,7 +286,7 @@ def _stacked(golden: Golden, older: bool) -> dict[str, NDArray]:
     weights: dict[str, NDArray] = {}
     for name, array in golden.weights().items():
         weights |= recurrent.tensors(golden.architecture, golden.config, name, array)
-    older = older or golden.architecture == "minicpm3"
+    older = older or golden.architecture in EXPANDED
     if "kv_lora_rank" in golden.config and not older:
         weights = latent.split(weights, golden.config)
     if golden.architecture in gemma.NEWER:
@@ -448,6 +455,7 @@ APART = {
     **dict.fromkeys(("bailingmoe", "deepseek", "granitehybrid"), _bailing),
     "bitnet": _bitnet,
     "dbrx": nested.experts,
+    "openelm": nested.halves,
     "jina-bert-v3": _jina,
     **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
     **dict.fromkeys(FUSED, _fused),
@@ -463,6 +471,8 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
         return interleave(array, config[key])
     if architecture in SHIFTED and ONE_MORE.search(name):
         return array + 1
+    if architecture == "plamo" and name.endswith(("q_proj.weight", "o_proj.weight")):
+        return nested.shuffled(name, array, config)
     if architecture == "gptneox" and "query_key_value" in name:
         heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])
         return heads.swapaxes(0, 1).reshape(array.shape)

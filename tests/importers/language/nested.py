@@ -1,9 +1,11 @@
-"""Settings and tensors of DBRX and Apertus by the names of others, for `convert.py`."""
+"""Settings and tensors of DBRX, Apertus, OpenELM and PLaMo as files have them, for `convert.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from vksched.common.dtypes import NDArray
 
@@ -50,3 +52,21 @@ def xielu(weights: Mapping[str, NDArray]) -> Iterator[tuple[str, list[float]]]:
         yield f"xielu.{which}", [float(array[0]) for array in found]
     yield "xielu.beta", [SLOPE] * len(found)
     yield "xielu.eps", [LIMIT] * len(found)
+
+
+def halves(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Return a tensor of OpenELM; gates lie before what they are factors of."""
+    if "ffn.proj_1" not in name:
+        return {name: array}
+    blk = f"blk.{name.split('.')[2]}.ffn_"
+    parts = zip(("gate", "up"), np.split(array, 2), strict=True)
+    return {f"{blk}{kind}.weight": half for kind, half in parts}
+
+
+def shuffled(name: str, array: NDArray, config: Mapping[str, Any]) -> NDArray:
+    """Return a tensor of PLaMo with heads of queries that share keys beside each other."""
+    shared, heads = config["num_key_value_heads"], config["num_attention_heads"]
+    by_head = array if name.endswith("q_proj.weight") else array.T
+    by_head = by_head.reshape(heads // shared, shared, -1, by_head.shape[1]).swapaxes(0, 1)
+    joined = by_head.reshape(-1, by_head.shape[-1])
+    return joined if name.endswith("q_proj.weight") else joined.T

@@ -9,6 +9,7 @@ from functools import partial
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square, tanh
+from ..hparams.hparams import HParams
 from .mixer import Mixer
 from .routing import Router
 
@@ -110,6 +111,8 @@ class Family:
 
     head_activation: the activation of the first layer of a classification head.
 
+    channel_mixer: the block with a recurrent state in place of the feed-forward of these layers.
+
     mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
     attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
     and attention, and add their outputs. single_block: a layer has either feed-forward, or
@@ -168,17 +171,25 @@ class Family:
     router: Router | None = None
     shared_expert: str = ""
     mixer: Mixer | None = None
+    channel_mixer: Mixer | None = None
     head_activation: Activation = tanh
     mixer_with_attention: bool = False
     single_block: bool = False
     takes_pictures: bool = False
 
-    def with_state(self, recurrent: Sequence[bool]) -> tuple[bool, ...]:
-        """Return, for each layer, True if it has a recurrent state. recurrent: those of the file,
-        see `HParams.recurrent`.
-        """
-        is_every = self.mixer_with_attention
-        return tuple(self.mixer is not None and (is_every or each) for each in recurrent)
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The blocks with recurrent states of a layer."""
+        return tuple(each for each in (self.mixer, self.channel_mixer) if each is not None)
+
+    def with_state(self, hyper: HParams) -> tuple[bool, ...]:
+        """Return, for each layer, True if it has a recurrent state."""
+        if self.mixer is None:
+            return (False,) * hyper.layers
+        return tuple(
+            (self.mixer_with_attention or is_recurrent) and not (self.single_block and inner)
+            for is_recurrent, inner in zip(hyper.recurrent, hyper.feed_forward, strict=True)
+        )
 
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""

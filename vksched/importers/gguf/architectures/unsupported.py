@@ -32,7 +32,6 @@ class Unsupported:
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
-    "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
     "clip": Unsupported(
@@ -51,19 +50,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
     "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
-    "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),
     "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
     "mpt": Unsupported("MPT", ALIBI, SMALL),
-    "openelm": Unsupported("OpenELM", "tensors with merged heads of sizes by layer", SMALL),
-    "plamo": Unsupported("PLaMo 1", UNCHECKED, SMALL),
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
     "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
-    "plm": Unsupported("PLM", COMPRESSED, SMALL),
     "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
     "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
-    "rwkv6": Unsupported("RWKV 6", STATES, SMALL),
-    "rwkv6qwen2": Unsupported("QRWKV 6", STATES, "qwen2 (Qwen 2.5)"),
-    "rwkv7": Unsupported("RWKV 7", STATES, SMALL),
     "smallthinker": Unsupported(
         "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"
     ),

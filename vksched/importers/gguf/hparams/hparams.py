@@ -48,7 +48,8 @@ class HParams:
     moe_every: in each group of `moe_every` layers the second one has experts; 0 if files do not
     tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
     whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
-    the sizes of recurrent layers, 0 if absent. latent: the sizes of latent attention; None if
+    the sizes of recurrent layers, 0 if absent. halved_every: the hidden states are halved after
+    each so many layers, 0 if not. latent: the sizes of latent attention; None if
     attention is another one.
     """
 
@@ -100,6 +101,7 @@ class HParams:
     per_layer_width: int
     xielu: tuple[XIELU, ...]
     altup: AltUp | None
+    halved_every: int
 
     def head_sizes(self, layer: int) -> tuple[int, int]:
         """Return the sizes of keys and of values of a layer."""
@@ -165,7 +167,7 @@ def read_hyper(file: GgufFile) -> HParams:
         keys, keys.whole("attention.key_length_mla", key_length), context, window_head[0]
     )
     latent = read_latent(keys, rope, key_length, value_length)
-    kv_heads = _read_shared(keys, heads, blocks)
+    kv_heads = _read_shared(keys, heads, blocks) if any(heads) else (0,) * layers
     if latent:
         kv_heads = tuple(min(1, count) for count in kv_heads)
     recurrent = _read_recurrent(keys, kv_heads)
@@ -221,6 +223,7 @@ def read_hyper(file: GgufFile) -> HParams:
         shared_kv_layers=_read_shared_kv_layers(keys, layers),
         per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
         altup=read_altup(keys, layers),
+        halved_every=keys.whole("rescale_every_n_layers", 0, minimum=0),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
     )
 

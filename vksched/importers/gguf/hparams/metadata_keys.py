@@ -20,7 +20,7 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-LATENT = ("deepseek2", "kimi-linear", "minicpm3", "mistral4")
+LATENT = ("deepseek2", "kimi-linear", "minicpm3", "mistral4", "plm")
 """Architectures with multi-head latent attention."""
 ALTERNATING = ("gemma3n",)
 """Architectures with alternating updates."""
@@ -44,8 +44,8 @@ GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
 
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 """Architectures with attention in every fourth layer by default."""
-WITHOUT_ATTENTION = ("mamba", "mamba2")
-"""Architectures whose files declare 0 heads and no feed-forward."""
+WITHOUT_ATTENTION = ("arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7")
+"""Architectures whose files declare 0 heads, and may have no feed-forward."""
 
 
 def _gating_of_deepseek2(keys: MetadataKeys) -> int:

@@ -24,7 +24,7 @@ KEYS = {
 class Ssm:
     """The sizes of recurrent layers; 0 if absent. kernel: the taps of the short convolution. inner:
     the channels of all heads. state: the size of the state per channel (that of a head in
-    Kimi Linear). heads: the number of heads
+    Kimi Linear and RWKV). heads: the number of heads
     (the rank of time steps in Mamba 1). groups: the number of groups of heads that share keys and
     queries. normed: RMS norms without weights of the projections of Mamba 1.
     """
@@ -46,7 +46,8 @@ def read_ssm(keys: MetadataKeys) -> Ssm:
         A size is invalid.
     """
     taps = keys.whole("shortconv.l_cache", 0, minimum=0, maximum=MAX_KERNEL)
-    sizes = {"state": keys.whole("kda.head_dim", 0, minimum=0)}
+    wkv = keys.whole("wkv.head_size", 0, minimum=0)
+    sizes = {"state": keys.whole("kda.head_dim", wkv, minimum=0)}
     for name, key in KEYS.items():
         if name != "kernel":
             sizes[name] = keys.whole(key, sizes.get(name, 0), minimum=0)
