@@ -157,6 +157,28 @@ def _scaled(data: Draft, name: str, scale: np.float32) -> Draft:
     return data.with_tensor(f"{name}.scale", (1,), Type.F32, scale.tobytes())
 
 
+# Gates and ups of all experts as one tensor
+
+
+def test_gates_and_ups_of_experts_may_be_one_tensor() -> None:
+    golden = language.load("qwen3moe")
+    data = draft(golden)
+    for layer in range(golden.config["num_hidden_layers"]):
+        parts: list[NDArray] = []
+        for kind in ("gate", "up"):
+            name = f"blk.{layer}.ffn_{kind}_exps.weight"
+            (info,) = (each for each in data.infos if each.name == name)
+            sizes = tuple(reversed(info.sizes))
+            end = info.offset + 4 * int(np.prod(sizes))
+            parts.append(np.frombuffer(data.data[info.offset : end], np.float32).reshape(sizes))
+            data = replace(data, infos=tuple(each for each in data.infos if each is not info))
+        both = np.concatenate(parts, axis=1)
+        name = f"blk.{layer}.ffn_gate_up_exps.weight"
+        data = data.with_tensor(name, both.shape, Type.F32, both.tobytes())
+    got = logits_of(loaded(data), golden.ids)
+    np.testing.assert_allclose(got, golden.wanted, rtol=1e-4, atol=1e-4)
+
+
 # Keys that older files lack, and wrong ones
 
 
