@@ -18,6 +18,7 @@ from gguf_files import Draft, Type, ValueType
 from vksched.common.dtypes import NDArray
 
 from . import Golden, gemma, latent, nested, recurrent, rwkv
+from .published_decoders import OFFSETS
 
 Settings = Mapping[str, Any]
 KEYS = {
@@ -84,7 +85,16 @@ YARN = {
     "original_context_length": "original_max_position_embeddings",
 }
 PERMUTED = (
-    *("arcee", "baichuan", "bailingmoe", "deepseek", "granite", "granitehybrid", "granitemoe"),
+    *(
+        "arcee",
+        "baichuan",
+        "bailingmoe",
+        "deci",
+        "deepseek",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+    ),
     *("internlm2", "llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
@@ -96,6 +106,8 @@ SHIFTED = ("gemma", "gemma-embedding", "gemma2", "gemma3", "nemotron")
 """Architectures whose files have norms' weights with 1 added."""
 MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3", "qwen")
 """Architectures whose files have one tensor for queries, keys and values."""
+OWN_KEYS = {**dict.fromkeys(rwkv.MIXED, rwkv.keys), **nested.KEYS}
+"""Yields the keys of an architecture that replace those of others."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
@@ -155,8 +167,8 @@ def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a file; later values of a key replace earlier ones."""
     architecture = golden.architecture
     own = recurrent.keys(architecture, golden.config)
-    if architecture in rwkv.MIXED:
-        own = dict(rwkv.keys(golden.config))
+    if architecture in OWN_KEYS:
+        own = dict(OWN_KEYS[architecture](golden.config))
     all_keys = dict(_common_keys(golden, older))
     all_keys |= {f"{architecture}.{key}": value for key, value in own.items()}
     yield from ((key, value) for key, value in all_keys.items() if value is not None)
@@ -378,24 +390,6 @@ def _base(name: str, array: NDArray) -> dict[str, NDArray]:
     return {f"model.{name}": array}
 
 
-JINA = {
-    "self_attn.o_proj": "attn_output",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-    "post_attention_layernorm": "attn_output_norm",
-    "post_mlp_layernorm": "layer_output_norm",
-}
-
-
-def _jina(name: str, array: NDArray) -> dict[str, NDArray]:
-    """Names differ from those that the converter reads."""
-    kind, layer, part = [*name.split(".", 2), "", ""][:3]
-    own, _, end = part.rpartition(".")
-    if own in JINA:
-        return {f"blk.{layer}.{JINA[own]}.{end}": array}
-    return {f"model.{name}" if kind == "layers" else name: array}
-
-
 def _delta_net(golden: Golden, name: str, array: NDArray) -> dict[str, NDArray]:
     """Projections of q, k, v and the gate are joined by head, or heads of v are in another order
     than in files.
@@ -446,7 +440,7 @@ DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
     *("bailingmoe2", "deepseek2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe"),
-    *("jamba", "kimi-linear", "lfm2moe", "minimax-m2", "phimoe"),
+    *("jamba", "kimi-linear", "lfm2moe", "mimo2", "minimax-m2", "phimoe"),
 )
 APART = {
     "llama4": _llama4,
@@ -456,7 +450,7 @@ APART = {
     "bitnet": _bitnet,
     "dbrx": nested.experts,
     "openelm": nested.halves,
-    "jina-bert-v3": _jina,
+    "jina-bert-v3": nested.jina,
     **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
     **dict.fromkeys(FUSED, _fused),
 }
@@ -469,6 +463,8 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
     if architecture in PERMUTED and (found := ROTATED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
+    if architecture == "plamo3" and array.ndim == 1:
+        return array + np.float32(OFFSETS.get(name.split(".")[-2], 1))
     if architecture in SHIFTED and ONE_MORE.search(name):
         return array + 1
     if architecture == "plamo" and name.endswith(("q_proj.weight", "o_proj.weight")):

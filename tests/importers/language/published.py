@@ -19,11 +19,15 @@ if __name__ == "__main__":
 
 from language import FOLDER, text_ids, values, written
 from language.published_decoders import (
+    deci,
+    deci_shapes,
     maincoder,
     maincoder_shapes,
     openelm,
     openelm_shapes,
     plamo,
+    plamo3,
+    plamo3_shapes,
     plamo_shapes,
     plm,
     plm_shapes,
@@ -123,6 +127,34 @@ PUBLISHED = {
         {**DECODER, "num_attention_heads": 4, "num_key_value_heads": 2},
         plamo_shapes,
         plamo,
+    ),
+    "plamo3": Published(
+        "plamo3",
+        {
+            **DECODER,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "windows": [6, 6, 0],
+            "sliding_window": 6,
+            "rope_theta": 1e5,
+            "rope_local_theta": 1e4,
+        },
+        plamo3_shapes,
+        plamo3,
+    ),
+    "deci": Published(
+        "deci",
+        {
+            **DECODER,
+            "num_hidden_layers": 5,
+            "num_key_value_heads": 2,
+            "block_kinds": ["attention", "none", "linear", "none", "attention"],
+            "ffn_dims": [24, 40, 16, 0, 0],
+            "rope_theta": 5e4,
+        },
+        deci_shapes,
+        deci,
     ),
     "maincoder": Published(
         "maincoder",

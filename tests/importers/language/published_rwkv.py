@@ -175,7 +175,7 @@ def time_mix_6_shapes(config: Config, name: str) -> Shapes:
 
 
 def time_mix_6(weights: Weights, name: str, x: NDArray, size: int, order: str) -> NDArray:
-    """Return the time mix of x (n, width). order: of the parts of time_maa_w1 and _w2."""
+    """Return the time mix of x (n, width). order: the inputs by part of time_maa_w1 and _w2."""
     shift = before(x) - x
     n, width = x.shape
 

@@ -48,7 +48,7 @@ RENAMED = {
     "time_maa_w2": "w2",
     "time_maa_x": "lerp_x",
 }
-TURNED = ("w1", "w2", "a1", "a2", "v1", "v2", "g1", "g2", "decay_w1", "decay_w2")
+TRANSPOSED = ("w1", "w2", "a1", "a2", "v1", "v2", "g1", "g2", "decay_w1", "decay_w2")
 QWEN = "rkvwg"
 """The order of inputs in the weights of QRWKV 6."""
 MIXED = {"rwkv7": "rwkvag", "arwkv7": "rwkvag", "rwkv6": "wkvrg", "rwkv6qwen2": "wkvrg"}
@@ -95,7 +95,7 @@ def _own(architecture: str, config: Settings, blk: str, own: str, array: NDArray
             return {f"{blk}time_mix_lerp_fused.{part[len(start) :]}": array}
     if part == "output.weight" and "rescale_every" in config:
         array = array / 2 ** (layer // config["rescale_every"])
-    if part in TURNED:
+    if part in TRANSPOSED:
         array = array.swapaxes(-1, -2)
     if architecture == "rwkv6qwen2" and part in ("w1", "w2"):
         parts = array.reshape(5, -1, array.shape[-1])

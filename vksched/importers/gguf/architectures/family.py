@@ -86,8 +86,9 @@ class Family:
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
 
-    sinks: attention sinks. gated_attention: sigmoids scale attention's output: those of a linear
-    layer of the "input", or of the second half of each head of "queries"; "" for none.
+    sinks: the layers with attention sinks: "all", or "some" by the file. gated_attention: sigmoids
+    scale attention's output: those of a linear layer of the "input", or of the second half of each
+    head of "queries"; "" for none.
 
     yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
 
@@ -117,6 +118,9 @@ class Family:
     attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
     and attention, and add their outputs. single_block: a layer has either feed-forward, or
     attention, or the mixer.
+
+    optional_blocks: layers without heads have no attention, those without heads of keys a linear
+    layer instead, and those without an inner size no feed-forward.
 
     takes_pictures: texts may contain pictures, whose tokens see each other.
     """
@@ -158,7 +162,7 @@ class Family:
     full_unturned: bool = False
     tempered: str = "all"
     tempered_from: int = 0
-    sinks: bool = False
+    sinks: str = ""
     gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
@@ -175,6 +179,7 @@ class Family:
     head_activation: Activation = tanh
     mixer_with_attention: bool = False
     single_block: bool = False
+    optional_blocks: bool = False
     takes_pictures: bool = False
 
     @property

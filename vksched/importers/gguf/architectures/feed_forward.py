@@ -30,10 +30,13 @@ class FeedForward:
     layers: LinearLayers
 
     def exists(self, layer: int) -> bool:
-        """Return True if a layer has the block. Only families with mixers have layers without."""
+        """Return True if a layer has the block. Only families with mixers or optional blocks have
+        layers without.
+        """
         hyper, family = self.layers.hyper, self.layers.family
         has_experts = f"blk.{layer}.ffn_gate_inp.weight" in self.layers.weights
-        return family.mixer is None or hyper.feed_forward[layer] > 0 or has_experts
+        is_in_all = family.mixer is None and not family.optional_blocks
+        return is_in_all or hyper.feed_forward[layer] > 0 or has_experts
 
     def block(self, layer: int, x: Tensor, residual: Tensor) -> Tensor:
         """Return the output of a layer's block for x (b, n, width). residual: x before its norm."""

@@ -263,7 +263,8 @@ class Network:
     def _blocks(self, layer: int) -> Iterator[tuple[Norms, Block]]:
         """Yield the blocks of a layer, with the names of their norms."""
         family, has_feed_forward = self.family, self.feed_forward.exists(layer)
-        if not (family.single_block and has_feed_forward):
+        is_single = family.single_block and has_feed_forward
+        if not is_single and (not family.optional_blocks or self.hyper.heads[layer]):
             yield family.attention_norms, self._mixer(layer)
         if has_feed_forward:
             yield family.feed_forward_norms, self._channel_mixer(layer)
@@ -271,6 +272,8 @@ class Network:
     def _mixer(self, layer: int) -> Block:
         """Return the block of a layer that mixes tokens."""
         family = self.family
+        if family.optional_blocks and not self.hyper.kv_heads[layer]:
+            return self._linear_attention
         if family.mixer is None or not family.with_state(self.hyper)[layer]:
             return self.attention.block
         # a mixer in place of the feed-forward reads all tokens
@@ -283,6 +286,11 @@ class Network:
             return self.attention.block(layer, x, residual) + y
 
         return with_attention
+
+    def _linear_attention(self, layer: int, x: Tensor, _residual: Tensor) -> Tensor:
+        """Return the output of a linear layer in place of attention."""
+        rows = self.attention.output_rows(layer, x)
+        return self.layers.linear(rows, f"blk.{layer}.attn_output", self.hyper.width)
 
     def _channel_mixer(self, layer: int) -> Block:
         """Return the feed-forward block of a layer, or the one in place of it."""

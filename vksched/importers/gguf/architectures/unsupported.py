@@ -40,7 +40,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         VISION,
     ),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
-    "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
     "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),
     "dream": Unsupported("Dream", DIFFUSION, "qwen2 (Qwen 2.5)"),
     "glm-dsa": Unsupported("GLM 5", f"{COMPRESSED}, of chosen tokens", ROUTED),
@@ -50,10 +49,8 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
     "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
-    "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
     "mpt": Unsupported("MPT", ALIBI, SMALL),
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
-    "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
     "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
     "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
     "smallthinker": Unsupported(

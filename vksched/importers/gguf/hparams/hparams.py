@@ -32,7 +32,8 @@ class HParams:
     only. width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps:
     the epsilon of norms. window: the number of visible keys, at most the context; 0 for full
     attention. windowed: whether each layer has the window; () if the file does not list it. scale:
-    the scale of scores; 0 for the default by head size. temperature_scale, temperature_length:
+    the scale of scores; 0 for the default by head size. value_scale: the factor of attention's
+    output, 0 if absent. temperature_scale, temperature_length:
     queries are scaled by 1 + scale * log(1 + position // length); 0 if absent. qkv_clip: the bound
     of the magnitudes of queries, keys and values, 0 if absent. softcap, output_softcap: the
     softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
@@ -69,6 +70,7 @@ class HParams:
     window: int
     windowed: tuple[bool, ...]
     scale: float
+    value_scale: float
     temperature_scale: float
     temperature_length: int
     qkv_clip: float
@@ -190,6 +192,7 @@ def read_hyper(file: GgufFile) -> HParams:
         window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
         windowed=windowed,
         scale=keys.real("attention.scale", 0.0),
+        value_scale=keys.real("attention.value_scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
         temperature_length=keys.whole("attention.temperature_length", rope.original),
         qkv_clip=keys.real("attention.clamp_kqv", 0.0),

@@ -35,7 +35,7 @@ NORMED_BY_KEY = (
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
 SIGMOIDS = (
     *("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2"),
-    *("kimi-linear", "nemotron_h_moe"),
+    *("kimi-linear", "mimo2", "nemotron_h_moe"),
 )
 """Architectures that compute expert weights by sigmoid by default."""
 SOFTMAX, SIGMOID = 1, 2
