@@ -107,7 +107,7 @@ SHIFTED = ("gemma", "gemma-embedding", "gemma2", "gemma3", "nemotron")
 MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3", "qwen")
 """Architectures whose files have one tensor for queries, keys and values."""
 OWN_KEYS = {**dict.fromkeys(rwkv.MIXED, rwkv.keys), **nested.KEYS}
-"""Yields the keys of an architecture that replace those of others."""
+"""Iterators of the keys of an architecture that replace those of others."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")

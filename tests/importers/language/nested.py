@@ -1,5 +1,5 @@
-"""Settings and tensors of DBRX, Apertus, Jina, MiMo V2 and published decoders as files have them, for
-`convert.py`.
+"""Settings and tensors of models with other names in files: DBRX, Apertus, Jina, MiMo V2, DeciLM and
+PLaMo. For `convert.py`.
 """
 
 from __future__ import annotations
@@ -120,4 +120,4 @@ def plamo3(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 KEYS = {"mimo2": mimo, "deci": deci, "plamo3": plamo3}
-"""Yields the keys of an architecture that replace those of others."""
+"""Iterators of the keys of an architecture that replace those of others."""

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 COMPRESSED = "attention to compressed keys and values"
-STATES = "layers with a recurrent state instead of attention"
 MIXED = "layers with a recurrent state between those with attention"
 ALIBI = "attention scores that fall with distance (ALiBi)"
 DIFFUSION = "generation by diffusion, which unmasks all tokens of a block in several passes"
-UNCHECKED = "a check of its network against the published code"
 ROUTED = "glm4moe (GLM 4.5 to 4.7) or qwen3moe (Qwen 3)"
 SMALL = "qwen3 (Qwen 3), llama (Llama 3, SmolLM 2) or smollm3"
 EMBEDDERS = "bert (BGE, E5, MiniLM) or nomic-bert (nomic-embed-text 1.5)"
