@@ -1,5 +1,5 @@
-"""Settings and tensors of models with other names in files: DBRX, Apertus, Jina, MiMo V2, DeciLM and
-PLaMo. For `convert.py`.
+"""Settings and tensors of DBRX, Apertus, Jina, MiMo V2, DeciLM and PLaMo as files have them, for
+`convert.py`.
 """
 
 from __future__ import annotations
