@@ -98,8 +98,8 @@ def test_an_unknown_architecture_is_reported(
     ("name", "why"),
     [
         (
-            "rwkv7",
-            "a supported architecture, got 'rwkv7' (RWKV 7), which needs layers with a recurrent",
+            "plamo2",
+            "a supported architecture, got 'plamo2' (PLaMo 2), which needs layers with a recurrent",
         ),
         ("new", "one of the architectures llama, "),
     ],

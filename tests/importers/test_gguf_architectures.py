@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
+from language.published import PUBLISHED, computed
 from language.recipes import RECIPES
 
 import vksched as vs
@@ -81,9 +82,18 @@ def test_the_page_has_the_tables_of_the_code() -> None:
 
 
 def test_each_architecture_that_runs_has_logits_to_equal() -> None:
-    tried = {recipe.architecture for recipe in RECIPES.values()} | set(language.TWINS)
+    models = [*RECIPES.values(), *PUBLISHED.values()]
+    tried = {model.architecture for model in models} | set(language.TWINS)
     assert tried | WITHOUT_LOGITS == set(KNOWN)
     assert not WITHOUT_LOGITS & tried
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_files_of_published_networks_have_their_logits(name: str) -> None:
+    data, stored = computed(name), language.load(name)
+    np.testing.assert_allclose(stored.wanted, data["wanted"], rtol=1e-5, atol=1e-5)
+    assert (stored.config, stored.ids.tolist()) == (data["config"], data["ids"])
+    assert stored.tensors == {key: tuple(shape) for key, shape in data["tensors"].items()}
 
 
 # Layers that predict further tokens
@@ -145,6 +155,28 @@ def _scaled(data: Draft, name: str, scale: np.float32) -> Draft:
     values = np.frombuffer(data.data[info.offset : end], np.float32) / scale
     data = replace(data, data=data.data[: info.offset] + values.tobytes() + data.data[end:])
     return data.with_tensor(f"{name}.scale", (1,), Type.F32, scale.tobytes())
+
+
+# Gates and ups of all experts as one tensor
+
+
+def test_gates_and_ups_of_experts_may_be_one_tensor() -> None:
+    golden = language.load("qwen3moe")
+    data = draft(golden)
+    for layer in range(golden.config["num_hidden_layers"]):
+        parts: list[NDArray] = []
+        for kind in ("gate", "up"):
+            name = f"blk.{layer}.ffn_{kind}_exps.weight"
+            (info,) = (each for each in data.infos if each.name == name)
+            sizes = tuple(reversed(info.sizes))
+            end = info.offset + 4 * int(np.prod(sizes))
+            parts.append(np.frombuffer(data.data[info.offset : end], np.float32).reshape(sizes))
+            data = replace(data, infos=tuple(each for each in data.infos if each is not info))
+        both = np.concatenate(parts, axis=1)
+        name = f"blk.{layer}.ffn_gate_up_exps.weight"
+        data = data.with_tensor(name, both.shape, Type.F32, both.tobytes())
+    got = logits_of(loaded(data), golden.ids)
+    np.testing.assert_allclose(got, golden.wanted, rtol=1e-4, atol=1e-4)
 
 
 # Keys that older files lack, and wrong ones

@@ -284,7 +284,7 @@ def refused(model: LanguageModel, *parts: str) -> None:
     ("tiny", "parts"),
     [
         (Tiny("mamba9"), ("one of the architectures llama, ", "got 'mamba9'")),
-        (Tiny("rwkv7"), ("a supported architecture, got 'rwkv7'", "a recurrent state")),
+        (Tiny("plamo2"), ("a supported architecture, got 'plamo2'", "a recurrent state")),
         (Tiny("qwen2"), ("a tensor 'blk.0.attn_q.bias' of shape (256,), got none",)),
         (Tiny("qwen3"), ("'blk.0.attn_q_norm.weight' of shape (32,)",)),
         (Tiny(head_norms=True), ("uses, got also 'blk.0.attn_q_norm.weight'", "and 1 more")),

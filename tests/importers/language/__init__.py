@@ -1,8 +1,8 @@
 """Tiny language models with the logits that the package `transformers` has for them.
 
 `export.py` wrote `golden/*.json`: the settings of a model, its tensors, a text, and the logits of
-it. Weights are made from the names of tensors, so none are stored. `convert.py` writes them as a
-GGUF file.
+it. `published.py` wrote those of models that `transformers` lacks. Weights are made from the names
+of tensors, so none are stored. `convert.py` writes them as a GGUF file.
 
     golden = load("gemma2")
     write(golden, path)
@@ -77,6 +77,27 @@ def load(name: str) -> Golden:
         np.array(stored["ids"], np.int32),
         np.array([row.split() for row in stored["wanted"]], np.float32),
     )
+
+
+def text_ids(tokens: int, vocabulary: int) -> list[int]:
+    """Return the text of a golden file."""
+    return [(7 * at * at + 3 * at + 5) % vocabulary for at in range(tokens)]
+
+
+def written(data: dict[str, Any]) -> str:
+    """Return JSON with a line for each tensor and each token. data: "wanted" is an array."""
+    lines = []
+    for key, value in data.items():
+        if key == "tensors":
+            rows = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+            text = "{\n" + ",\n".join(rows) + "\n }"
+        elif key == "wanted":
+            rows = [f'  "{" ".join(f"{number:.6g}" for number in row)}"' for row in value]
+            text = "[\n" + ",\n".join(rows) + "\n ]"
+        else:
+            text = json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def values(name: str, shape: tuple[int, ...]) -> NDArray:

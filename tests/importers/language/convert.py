@@ -17,15 +17,16 @@ from gguf_files import Draft, Type, ValueType
 
 from vksched.common.dtypes import NDArray
 
-from . import Golden, gemma, latent, nested, recurrent
+from . import Golden, gemma, latent, nested, recurrent, rwkv
+from .published_decoders import OFFSETS
 
 Settings = Mapping[str, Any]
 KEYS = {
     "block_count": ("num_hidden_layers", "n_layer"),
     "context_length": ("max_position_embeddings", "n_positions"),
     "embedding_length": ("hidden_size", "n_embd"),
-    "attention.head_count": ("num_attention_heads", "n_head"),
-    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.head_count": ("num_attention_heads", "n_head", "num_query_heads"),
+    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
     "attention.key_length": ("head_dim",),
     "attention.value_length": ("head_dim",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
@@ -59,7 +60,7 @@ KEYS = {
     "expert_shared_feed_forward_length": (
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
     ),
-    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
+    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dims"),
     "hidden_activation": ("hidden_activation",),
     "interleave_moe_layer_step": ("interleave_moe_layer_step",),
     "logit_scale": ("logits_scaling", "logit_scale"),
@@ -84,16 +85,29 @@ YARN = {
     "original_context_length": "original_max_position_embeddings",
 }
 PERMUTED = (
-    *("arcee", "baichuan", "bailingmoe", "deepseek", "granite", "granitehybrid", "granitemoe"),
+    *(
+        "arcee",
+        "baichuan",
+        "bailingmoe",
+        "deci",
+        "deepseek",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+    ),
     *("internlm2", "llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
+EXPANDED = ("minicpm3", "plm")
+"""Architectures whose files have one tensor that expands keys and values."""
 UNMASKED = ("bert", "jina-bert-v3", "modern-bert", "eurobert")
 """Encoders whose files say that attention is not causal; that of others is known."""
 SHIFTED = ("gemma", "gemma-embedding", "gemma2", "gemma3", "nemotron")
 """Architectures whose files have norms' weights with 1 added."""
 MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3", "qwen")
 """Architectures whose files have one tensor for queries, keys and values."""
+OWN_KEYS = {**dict.fromkeys(rwkv.MIXED, rwkv.keys), **nested.KEYS}
+"""Iterators of the keys of an architecture that replace those of others."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
@@ -153,6 +167,8 @@ def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a file; later values of a key replace earlier ones."""
     architecture = golden.architecture
     own = recurrent.keys(architecture, golden.config)
+    if architecture in OWN_KEYS:
+        own = dict(OWN_KEYS[architecture](golden.config))
     all_keys = dict(_common_keys(golden, older))
     all_keys |= {f"{architecture}.{key}": value for key, value in own.items()}
     yield from ((key, value) for key, value in all_keys.items() if value is not None)
@@ -161,7 +177,7 @@ def _keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
 def _common_keys(golden: Golden, older: bool) -> Iterator[tuple[str, Any]]:
     architecture, config = golden.architecture, golden.config
     config = nested.flat(config) if "ffn_config" in config else config
-    older = older or architecture == "minicpm3"
+    older = older or architecture in EXPANDED
     is_latent = "kv_lora_rank" in config
     for key, names in KEYS.items():
         found = next((config[name] for name in names if config.get(name) is not None), None)
@@ -271,6 +287,9 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
 
 def _stacked(golden: Golden, older: bool) -> dict[str, NDArray]:
     """Return weights with those of a layer's experts as one, and gates apart from the rest."""
+    if golden.architecture in rwkv.MIXED:
+        own = rwkv.tensors(golden.architecture, golden.config, golden.weights())
+        return rwkv.fused(golden.architecture, own)
     apart = APART.get(golden.architecture, lambda name, array: {name: array})
     if golden.architecture in DELTA_NETS:
         apart = partial(_delta_net, golden)
@@ -279,7 +298,7 @@ def _stacked(golden: Golden, older: bool) -> dict[str, NDArray]:
     weights: dict[str, NDArray] = {}
     for name, array in golden.weights().items():
         weights |= recurrent.tensors(golden.architecture, golden.config, name, array)
-    older = older or golden.architecture == "minicpm3"
+    older = older or golden.architecture in EXPANDED
     if "kv_lora_rank" in golden.config and not older:
         weights = latent.split(weights, golden.config)
     if golden.architecture in gemma.NEWER:
@@ -371,24 +390,6 @@ def _base(name: str, array: NDArray) -> dict[str, NDArray]:
     return {f"model.{name}": array}
 
 
-JINA = {
-    "self_attn.o_proj": "attn_output",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-    "post_attention_layernorm": "attn_output_norm",
-    "post_mlp_layernorm": "layer_output_norm",
-}
-
-
-def _jina(name: str, array: NDArray) -> dict[str, NDArray]:
-    """Names differ from those that the converter reads."""
-    kind, layer, part = [*name.split(".", 2), "", ""][:3]
-    own, _, end = part.rpartition(".")
-    if own in JINA:
-        return {f"blk.{layer}.{JINA[own]}.{end}": array}
-    return {f"model.{name}" if kind == "layers" else name: array}
-
-
 def _delta_net(golden: Golden, name: str, array: NDArray) -> dict[str, NDArray]:
     """Projections of q, k, v and the gate are joined by head, or heads of v are in another order
     than in files.
@@ -439,7 +440,7 @@ DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
     *("bailingmoe2", "deepseek2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe"),
-    *("jamba", "lfm2moe", "minimax-m2", "phimoe"),
+    *("jamba", "kimi-linear", "lfm2moe", "mimo2", "minimax-m2", "phimoe"),
 )
 APART = {
     "llama4": _llama4,
@@ -448,7 +449,8 @@ APART = {
     **dict.fromkeys(("bailingmoe", "deepseek", "granitehybrid"), _bailing),
     "bitnet": _bitnet,
     "dbrx": nested.experts,
-    "jina-bert-v3": _jina,
+    "openelm": nested.halves,
+    "jina-bert-v3": nested.jina,
     **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
     **dict.fromkeys(FUSED, _fused),
 }
@@ -461,8 +463,12 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
     if architecture in PERMUTED and (found := ROTATED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
+    if architecture == "plamo3" and array.ndim == 1:
+        return array + np.float32(OFFSETS.get(name.split(".")[-2], 1))
     if architecture in SHIFTED and ONE_MORE.search(name):
         return array + 1
+    if architecture == "plamo" and name.endswith(("q_proj.weight", "o_proj.weight")):
+        return nested.shuffled(name, array, config)
     if architecture == "gptneox" and "query_key_value" in name:
         heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])
         return heads.swapaxes(0, 1).reshape(array.shape)

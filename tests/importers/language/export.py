@@ -6,7 +6,6 @@ python tests/importers/language/export.py [NAME ...]
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from language import FOLDER, values
+from language import FOLDER, text_ids, values, written
 from language.recipes import RECIPES, Recipe
 
 UNMASKED = "Llama"
@@ -50,7 +49,7 @@ def main() -> None:
             for key, shape in tensors.items():
                 own[key].copy_(torch.tensor(values(key, shape)))
             size = recipe.config["vocab_size"]
-            ids = [(7 * at * at + 3 * at + 5) % size for at in range(recipe.tokens)]
+            ids = text_ids(recipe.tokens, size)
             seen = torch.zeros(1, 1, len(ids), len(ids)) if recipe.kind == UNMASKED else None
             mask = {"attention_mask": seen} if recipe.encoder and seen is not None else {}
             wanted = model(input_ids=torch.tensor([ids]), **mask)[0][0].numpy()
@@ -59,10 +58,10 @@ def main() -> None:
             "config": _settings(recipe, config),
             "tensors": {key: list(shape) for key, shape in tensors.items()},
             "ids": ids,
-            "wanted": [" ".join(f"{number:.6g}" for number in row) for row in wanted],
+            "wanted": wanted,
         }
         path = FOLDER / f"{name}.json"
-        path.write_text(_written(data), "utf-8")
+        path.write_text(written(data), "utf-8")
         print(name, path.stat().st_size, "bytes, of", float(wanted.std()))
 
 
@@ -72,20 +71,6 @@ def _settings(recipe: Recipe, config: Any) -> dict[str, Any]:
     known = config.to_dict()
     usual = {key: known[key] for key in optional if known.get(key) is not None}
     return {**usual, **recipe.config}
-
-
-def _written(data: dict[str, Any]) -> str:
-    """Return JSON with a line for each tensor and each token."""
-    lines = []
-    for key, value in data.items():
-        text = json.dumps(value)
-        if key == "tensors":
-            rows = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
-            text = "{\n" + ",\n".join(rows) + "\n }"
-        elif key == "wanted":
-            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
-        lines.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 if __name__ == "__main__":

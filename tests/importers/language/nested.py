@@ -1,9 +1,13 @@
-"""Settings and tensors of DBRX and Apertus by the names of others, for `convert.py`."""
+"""Settings and tensors of DBRX, Apertus, Jina, MiMo V2, DeciLM and PLaMo as files have them, for
+`convert.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from vksched.common.dtypes import NDArray
 
@@ -50,3 +54,70 @@ def xielu(weights: Mapping[str, NDArray]) -> Iterator[tuple[str, list[float]]]:
         yield f"xielu.{which}", [float(array[0]) for array in found]
     yield "xielu.beta", [SLOPE] * len(found)
     yield "xielu.eps", [LIMIT] * len(found)
+
+
+def halves(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Return a tensor of OpenELM; gates lie before what they are factors of."""
+    if "ffn.proj_1" not in name:
+        return {name: array}
+    blk = f"blk.{name.split('.')[2]}.ffn_"
+    parts = zip(("gate", "up"), np.split(array, 2), strict=True)
+    return {f"{blk}{kind}.weight": half for kind, half in parts}
+
+
+def shuffled(name: str, array: NDArray, config: Mapping[str, Any]) -> NDArray:
+    """Return a tensor of PLaMo with heads of queries that share keys beside each other."""
+    shared, heads = config["num_key_value_heads"], config["num_attention_heads"]
+    by_head = array if name.endswith("q_proj.weight") else array.T
+    by_head = by_head.reshape(heads // shared, shared, -1, by_head.shape[1]).swapaxes(0, 1)
+    joined = by_head.reshape(-1, by_head.shape[-1])
+    return joined if name.endswith("q_proj.weight") else joined.T
+
+
+JINA = {
+    "self_attn.o_proj": "attn_output",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "post_attention_layernorm": "attn_output_norm",
+    "post_mlp_layernorm": "layer_output_norm",
+}
+
+
+def jina(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Names differ from those that the converter reads."""
+    kind, layer, part = [*name.split(".", 2), "", ""][:3]
+    own, _, end = part.rpartition(".")
+    if own in JINA:
+        return {f"blk.{layer}.{JINA[own]}.{end}": array}
+    return {f"model.{name}" if kind == "layers" else name: array}
+
+
+def mimo(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of MiMo V2: layers with windows have twice the heads of keys."""
+    kinds, shared = config["layer_types"], config["num_key_value_heads"]
+    yield "attention.head_count_kv", [shared * (1 + (kind[:4] == "slid")) for kind in kinds]
+    yield "attention.value_length", config["v_head_dim"]
+    yield "attention.value_scale", config["attention_value_scale"]
+    part = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    yield "rope.dimension_count", int(config["head_dim"] * part)
+
+
+def deci(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of DeciLM, whose layers lack some blocks."""
+    kinds, heads = config["block_kinds"], config["num_attention_heads"]
+    yield "attention.head_count", [heads * (kind != "none") for kind in kinds]
+    shared = config["num_key_value_heads"]
+    yield "attention.head_count_kv", [shared * (kind == "attention") for kind in kinds]
+    yield "feed_forward_length", config["ffn_dims"]
+    yield "attention.key_length", config["hidden_size"] // heads
+    yield "attention.value_length", config["hidden_size"] // heads
+
+
+def plamo3(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of PLaMo 3."""
+    yield "attention.sliding_window_pattern", [window > 0 for window in config["windows"]]
+    yield "rope.freq_base_swa", config["rope_local_theta"]
+
+
+KEYS = {"mimo2": mimo, "deci": deci, "plamo3": plamo3}
+"""Iterators of the keys of an architecture that replace those of others."""

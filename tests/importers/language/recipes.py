@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .gemma_recipes import GEMMA, GEMMAS, WINDOW
+from .mimo_recipe import MIMO2
 from .recipe import COMMON, Recipe
 from .recurrent_recipes import RECURRENT
 
@@ -485,4 +486,5 @@ RECIPES = {
         {"attention_bias": True, "rope_parameters": ROUTED["rope_parameters"]},
     ),
     **RECURRENT,
+    "mimo2": MIMO2,
 }

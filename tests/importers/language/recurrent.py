@@ -82,13 +82,34 @@ def _nemotron_h(config: Settings) -> Iterator[tuple[str, Any]]:
     yield "feed_forward_length", [inner * (kind == "mlp") for kind in config["layers_block_type"]]
 
 
+def _nemotron_h_moe(config: Settings) -> Iterator[tuple[str, Any]]:
+    yield from _hybrid(config)
+    inner = config["moe_intermediate_size"]
+    yield "feed_forward_length", [inner * (kind == "moe") for kind in config["layers_block_type"]]
+    yield "expert_shared_feed_forward_length", config["moe_shared_expert_intermediate_size"]
+    yield "moe_latent_size", config.get("moe_latent_size")
+
+
+def _kimi_linear(config: Settings) -> Iterator[tuple[str, Any]]:
+    yield "ssm.conv_kernel", config["linear_conv_kernel_dim"]
+    yield "ssm.inner_size", None
+    yield "ssm.time_step_rank", None
+    yield "kda.head_dim", config["linear_head_dim"]
+    yield "attention.head_count_kv", [int(each) for each in _attention_layers(config)]
+    yield "attention.value_length", None
+    yield "leading_dense_block_count", config["mlp_layer_types"].count("dense")
+    yield "expert_gating_func", 2
+
+
 KEYS: dict[str, Callable[[Settings], Iterator[tuple[str, Any]]]] = {
     **dict.fromkeys(("lfm2", "lfm2moe"), _lfm2),
     **dict.fromkeys(("mamba", "mamba2"), _mamba),
     "jamba": _hybrid,
     "granitehybrid": _granite,
     "falcon-h1": _falcon_h1,
+    "kimi-linear": _kimi_linear,
     "nemotron_h": _nemotron_h,
+    "nemotron_h_moe": _nemotron_h_moe,
 }
 
 
@@ -109,8 +130,10 @@ def tensors(architecture: str, config: Settings, name: str, array: NDArray) -> T
     """Return a tensor as files have it, by its name there or in transformers."""
     if architecture not in KEYS:
         return {name: array}
-    if architecture == "nemotron_h":
-        name = name.replace("model.", "backbone.")
+    if architecture.startswith("nemotron_h"):
+        name = name.replace("model.", "backbone.").replace("_correction_bias", "_correction.bias")
+        if ".mixer.experts." in name:
+            name = f"{name.replace('backbone', 'model').replace('mixer', 'mlp')}.weight"
     if architecture == "falcon-h1":
         array = array * _falcon_factor(config, name)
     if config.get("num_local_experts") == 0 and "shared_mlp" in name:  # they have no others
@@ -120,6 +143,8 @@ def tensors(architecture: str, config: Settings, name: str, array: NDArray) -> T
         halves = zip(("gate", "up"), np.split(array, 2), strict=True)
         return {own.replace("input_linear", f"{kind}_proj"): half for kind, half in halves}
     number = next((part for part in name.split(".") if part.isdigit()), "")
+    if architecture == "kimi-linear":
+        return _kimi_tensors(name, number, array)
     if name.endswith("block_sparse_moe.router.weight"):
         return {f"blk.{number}.ffn_gate_inp.weight": array}
     heads = architecture not in ("mamba", "jamba")
@@ -136,6 +161,33 @@ def tensors(architecture: str, config: Settings, name: str, array: NDArray) -> T
         groups = _first(config, "n_groups", "mamba_n_groups")
         return {f"blk.{number}.ssm_norm.weight": array.reshape(groups, -1)}
     return {name: array}
+
+
+KIMI = {
+    "forget_gate.f_a_proj.weight": "ssm_f_a.weight",
+    "forget_gate.f_b_proj.weight": "ssm_f_b.weight",
+    "forget_gate.dt_bias": "ssm_dt.bias",
+    "b_proj.weight": "ssm_beta.weight",
+    "g_a_proj.weight": "ssm_g_a.weight",
+    "g_b_proj.weight": "ssm_g_b.weight",
+    "o_norm.weight": "ssm_norm.weight",
+}
+
+
+def _kimi_tensors(name: str, number: str, array: NDArray) -> Tensors:
+    """The convolutions of q, k and v are tensors of their own, and axes of size 1 are others."""
+    own = name.partition(".self_attn.")[2]
+    if own in KIMI:
+        return {f"blk.{number}.{KIMI[own]}": array}
+    if own == "forget_gate.A_log":
+        return {f"blk.{number}.ssm_a": -np.exp(array)}
+    if own != "conv1d.weight":
+        return {name: array}
+    parts = zip("qkv", np.split(array, 3), strict=True)
+    return {
+        f"blk.{number}.ssm_conv1d_{part}.weight": each.swapaxes(0, 1)[:, :, None]
+        for part, each in parts
+    }
 
 
 def _falcon_factor(config: Settings, name: str) -> Any:

@@ -105,6 +105,42 @@ NEMOTRON_H = {
     "chunk_size": 8,
     "layer_norm_epsilon": 1e-5,
 }
+NEMOTRON_H_MOE = {
+    **NEMOTRON_H,
+    "layers_block_type": ["mamba", "moe", "attention", "mamba", "moe"],
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "moe_shared_expert_intermediate_size": 28,
+    "routed_scaling_factor": 1.7,
+    "norm_topk_prob": True,
+    "n_group": 1,
+}
+KIMI_LINEAR = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "linear_head_dim": 12,
+    "linear_num_heads": 4,
+    "linear_conv_kernel_dim": 4,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 20,
+    "routed_scaling_factor": 1.7,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 RECURRENT = {
     "lfm2": Recipe("lfm2", "Lfm2", LFM2),
@@ -130,5 +166,10 @@ RECURRENT = {
     ),
     "falcon-h1": Recipe("falcon-h1", "FalconH1", FALCON_H1),
     "jamba": Recipe("jamba", "Jamba", JAMBA),
+    "kimi-linear": Recipe("kimi-linear", "KimiLinear", KIMI_LINEAR),
     "nemotron_h": Recipe("nemotron_h", "NemotronH", NEMOTRON_H),
+    "nemotron_h_moe": Recipe("nemotron_h_moe", "NemotronH", NEMOTRON_H_MOE),
+    "nemotron_h_moe_latent": Recipe(
+        "nemotron_h_moe", "NemotronH", {**NEMOTRON_H_MOE, "moe_latent_size": 16}
+    ),
 }

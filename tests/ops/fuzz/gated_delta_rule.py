@@ -24,6 +24,16 @@ def _gated_delta_rule(pick: Pick) -> OpSample:
     # keys of length 1 at most and rates of 0 to 1: a state does not grow without end
     k = k / np.maximum(1, np.sqrt(np.square(k).sum(-1, keepdims=True)))
     inputs = (q, k.astype(np.float32), v, -np.abs(g), 1 / (1 + np.abs(beta)), state)
+    if pick(st.booleans()):
+        decays = -np.abs(array(pick, "float32", (batch, tokens, heads, size)))
+        inputs = (*inputs[:3], decays, *inputs[4:])
+        if pick(st.booleans()):
+            removal = (array(pick, "float32", shapes[0]) for _ in range(2))
+            # of length 1 at most, as k
+            inputs += tuple(
+                (x / np.maximum(1, np.sqrt(np.square(x).sum(-1, keepdims=True)))).astype(np.float32)
+                for x in removal
+            )
     return OpSample("gated_delta_rule", inputs, nmse=1e-8)
 
 

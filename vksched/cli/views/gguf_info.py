@@ -14,6 +14,7 @@ from ...common.formatting import printable
 from ..options import inputs
 
 if TYPE_CHECKING:
+    from ...importers.gguf.architectures.family import Family
     from ...importers.gguf.model import LanguageModel
     from ...importers.gguf.read.loader import GgufFile
 
@@ -44,9 +45,10 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     from ...importers.gguf.architectures import architecture
     from ...importers.gguf.hparams.hparams import read_hyper
 
-    file, hyper, notes, learned = model.file, None, [], False
+    file, hyper, notes, positions = model.file, None, [], "rotary"
+    recurrent = None
     try:
-        learned = architecture(model.architecture).learned_positions
+        positions = _positions(architecture(model.architecture))
     except ModelFormatError as error:
         notes.append(str(error))
     try:
@@ -56,6 +58,9 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
                 f"skipped at the end: {skipped} of {skipped + hyper['layers']} layers, which only "
                 "predict further tokens"
             )
+        if not notes and model.is_recurrent:
+            layers, held = model.recurrent_layers, model.recurrent_bytes
+            recurrent = {"layers": layers, "bytes_per_slot": held}
     except ModelFormatError as error:
         # missing hyperparameters of an unknown architecture are no error
         notes = notes or [str(error)]
@@ -69,7 +74,8 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
         "parameter_bytes": model.parameter_bytes,
         "types": _types(file),
         "hyper": hyper,
-        "learned_positions": learned,
+        "positions": positions,
+        "recurrent": recurrent,
         "tokenizer": {
             "model": _text(file, "tokenizer.ggml.model"),
             "pre": _text(file, "tokenizer.ggml.pre"),
@@ -77,6 +83,13 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
         },
         "notes": notes,
     }
+
+
+def _positions(family: Family) -> str:
+    """Return the kind of positions that a family's layers have."""
+    if family.learned_positions:
+        return "learned"
+    return "none" if family.unturned_every == 1 else "rotary"
 
 
 def _text(file: GgufFile, key: str) -> str:
@@ -110,7 +123,11 @@ def _show(report: Mapping[str, Any]) -> None:
     held = format_bytes(report["parameter_bytes"])
     _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
     if report["hyper"]:
-        _show_hyper(report["hyper"], report["learned_positions"])
+        _show_hyper(report["hyper"], report["positions"])
+    if report["recurrent"]:
+        layers, held = (report["recurrent"][key] for key in ("layers", "bytes_per_slot"))
+        of_all = f"{layers} of {report['hyper']['layers']} layers"
+        _echo(f"recurrent states: in {of_all}, {format_bytes(held)} for each slot")
     tokenizer = report["tokenizer"]
     if tokenizer["model"]:
         pre = f" ({tokenizer['pre']})" if tokenizer["pre"] else ""
@@ -128,20 +145,23 @@ def _show(report: Mapping[str, Any]) -> None:
         _echo(f"note: {note}")
 
 
-def _show_hyper(hyper: Mapping[str, Any], learned_positions: bool) -> None:
+def _show_hyper(hyper: Mapping[str, Any], positions: str) -> None:
     rope, inner = hyper["rope"], _span(hyper, "feed_forward")
     _echo(f"layers: {hyper['layers']} of width {hyper['width']}, {inner} inside")
-    _echo(
-        f"heads: {_span(hyper, 'heads')} of size {hyper['key_length']}, "
-        f"{_span(hyper, 'kv_heads')} for keys and values"
-    )
+    has_attention = any(hyper["kv_heads"])
+    if has_attention:
+        _echo(
+            f"heads: {_span(hyper, 'heads')} of size {hyper['key_length']}, "
+            f"{_span(hyper, 'kv_heads')} for keys and values"
+        )
     if hyper["experts"]:
         _echo(f"experts: {hyper['experts']}, of which {hyper['experts_used']} are used")
     seen = f", {hyper['window']} seen" if hyper["window"] else ""
     scaled = f", {rope['scaling']} by {rope['factor']:g}" if rope["factor"] != 1 else ""
     rotary = f"rotary base {rope['base']:g}, {rope['dims']} dimensions{scaled}"
-    positions = "learned positions" if learned_positions else rotary
-    _echo(f"context: {hyper['context']:,} tokens{seen}; {positions}")
+    texts = {"learned": "learned positions", "none": "no rotary embedding", "rotary": rotary}
+    text = f"; {texts[positions]}" if has_attention else ""
+    _echo(f"context: {hyper['context']:,} tokens{seen}{text}")
     if hyper["pooling"]:
         _echo(f"pooling: {hyper['pooling']}")
     _echo(f"vocabulary: {hyper['vocabulary']:,} tokens")

@@ -92,13 +92,18 @@ class LanguageModel(ImportedModel):
     @property
     def is_recurrent(self) -> bool:
         """True if layers have a recurrent state, which cannot be cut back to a shorter text."""
-        return any(self._family().with_state(self.hyper.recurrent))
+        return any(self._family().with_state(self.hyper))
+
+    @property
+    def recurrent_layers(self) -> int:
+        """The number of layers with recurrent states."""
+        return sum(self._family().with_state(self.hyper))
 
     @property
     def recurrent_bytes(self) -> int:
         """The size of the recurrent states of one sequence in bytes."""
         family, hyper = self._family(), self.hyper
-        return recurrent_bytes(family.mixer, hyper, sum(family.with_state(hyper.recurrent)))
+        return recurrent_bytes(family.mixers, hyper, self.recurrent_layers)
 
     def logits(self, ids: Tensor, pictures: Tensor | None = None) -> Tensor:
         """Return the next-token logits of each token, (b, n, vocabulary), as a tensor to compile.

@@ -58,10 +58,11 @@ def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
 @sharding("gated_delta_rule")
 def _gated_delta_rule(call: Sharded) -> Iterable[Factor]:
     """Yield factors of the batch, of heads grouped by key head, and of columns."""
-    q = call.inputs[0]
-    yield Factor((0,) * 6, 0, q.shape[0])
-    yield Factor((2,) * 6, 2, q.shape[2])
-    yield Factor((REPLICATE, REPLICATE, 3, REPLICATE, REPLICATE, 3), 3, call.output.shape[3])
+    q, count = call.inputs[0], len(call.inputs)
+    yield Factor((0,) * count, 0, q.shape[0])
+    yield Factor((2,) * count, 2, q.shape[2])
+    of_columns = tuple(3 if at in (2, 5) else REPLICATE for at in range(count))
+    yield Factor(of_columns, 3, call.output.shape[3])
 
 
 @sharding("rotary_embedding")

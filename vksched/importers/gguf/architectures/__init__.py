@@ -17,6 +17,7 @@ from .glm import CHATGLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_oss import GPT_OSS
 from .hunyuan import HUNYUAN
+from .kimi_linear import KIMI_LINEAR
 from .layer_norms import (
     CODESHELL,
     FALCON,
@@ -30,10 +31,14 @@ from .layer_norms import (
 from .lfm2 import LFM2
 from .llama import ARCEE, BAICHUAN, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
+from .mimo import MIMO2
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
 from .qwen import QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
+from .rwkv6 import RWKV6, RWKV6_QWEN2
+from .rwkv7 import ARWKV7, RWKV7
+from .small_decoders import DECI, MAINCODER, OPENELM, PLAMO, PLAMO3, PLM
 from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
@@ -110,6 +115,13 @@ KNOWN: Mapping[str, Family] = {
     "gpt2": GPT2,
     "starcoder": GPT2,
     "gpt-oss": GPT_OSS,
+    "mimo2": MIMO2,
+    "plm": PLM,
+    "openelm": OPENELM,
+    "plamo": PLAMO,
+    "plamo3": PLAMO3,
+    "deci": DECI,
+    "maincoder": MAINCODER,
     "lfm2": LFM2,
     "lfm2moe": LFM2,
     "mamba": MAMBA,
@@ -118,6 +130,12 @@ KNOWN: Mapping[str, Family] = {
     "falcon-h1": FALCON_H1,
     "jamba": JAMBA,
     "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "kimi-linear": KIMI_LINEAR,
+    "rwkv6": RWKV6,
+    "rwkv6qwen2": RWKV6_QWEN2,
+    "rwkv7": RWKV7,
+    "arwkv7": ARWKV7,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
     "nomic-bert-moe": NOMIC_BERT_MOE,

@@ -57,7 +57,7 @@ class Attention:
         is_rotated, source = self._is_rotated(layer), self._kv_layer(layer)
         gate: Tensor | None = None
         if self.latent:
-            q, *own = self.latent.queries_keys(layer, x)
+            q, *own = self.latent.queries_keys(layer, x, is_rotated)
         else:
             (q, *own), gate = self._heads(layer, x)
         if source == layer:
@@ -65,9 +65,10 @@ class Attention:
         k, v = self.keys_values[source]
         if hyper.temperature_scale and (self.family.tempered == "all" or not is_rotated):
             q = self.at.tempered(q)
-        scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
+        scale, chunked = self._scale(layer), self.family.chunked
+        name, kind = f"blk.{layer}.attn_sinks.weight", self.family.sinks
+        sink = kind == "all" or kind == "some" and name in self.layers.weights
         if sink:
-            name = f"blk.{layer}.attn_sinks.weight"
             sinks = self.layers.weights.take(name, (hyper.heads[layer],))
             q, k = widened(q, k, sinks, scale)
         attention_mask = AttentionMask(
@@ -84,7 +85,8 @@ class Attention:
         rows = self.latent.values(layer, rows) if self.latent else rows
         rows = self.layers.norm(rows, inner and f"blk.{layer}.{inner}")
         is_scaled = self.layers.scale_rows and not inner
-        return self.layers.linear(rows, f"blk.{layer}.attn_output", hyper.width, is_scaled)
+        y = self.layers.linear(rows, f"blk.{layer}.attn_output", hyper.width, is_scaled)
+        return y * hyper.value_scale if hyper.value_scale else y
 
     def output_rows(self, layer: int, x: Tensor) -> Tensor:
         """Return the rows of a layer that are read later: in the last layer the row of the token

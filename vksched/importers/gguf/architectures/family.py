@@ -9,6 +9,7 @@ from functools import partial
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square, tanh
+from ..hparams.hparams import HParams
 from .mixer import Mixer
 from .routing import Router
 
@@ -85,8 +86,9 @@ class Family:
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
 
-    sinks: attention sinks. gated_attention: sigmoids scale attention's output: those of a linear
-    layer of the "input", or of the second half of each head of "queries"; "" for none.
+    sinks: the layers with attention sinks: "all", or "some" by the file. gated_attention: sigmoids
+    scale attention's output: those of a linear layer of the "input", or of the second half of each
+    head of "queries"; "" for none.
 
     yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
 
@@ -110,10 +112,15 @@ class Family:
 
     head_activation: the activation of the first layer of a classification head.
 
+    channel_mixer: the block with a recurrent state in place of the feed-forward of these layers.
+
     mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
     attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
     and attention, and add their outputs. single_block: a layer has either feed-forward, or
     attention, or the mixer.
+
+    optional_blocks: layers without heads have no attention, those without heads of keys a linear
+    layer instead, and those without an inner size no feed-forward.
 
     takes_pictures: texts may contain pictures, whose tokens see each other.
     """
@@ -155,7 +162,7 @@ class Family:
     full_unturned: bool = False
     tempered: str = "all"
     tempered_from: int = 0
-    sinks: bool = False
+    sinks: str = ""
     gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
@@ -168,17 +175,26 @@ class Family:
     router: Router | None = None
     shared_expert: str = ""
     mixer: Mixer | None = None
+    channel_mixer: Mixer | None = None
     head_activation: Activation = tanh
     mixer_with_attention: bool = False
     single_block: bool = False
+    optional_blocks: bool = False
     takes_pictures: bool = False
 
-    def with_state(self, recurrent: Sequence[bool]) -> tuple[bool, ...]:
-        """Return, for each layer, True if it has a recurrent state. recurrent: those of the file,
-        see `HParams.recurrent`.
-        """
-        is_every = self.mixer_with_attention
-        return tuple(self.mixer is not None and (is_every or each) for each in recurrent)
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The blocks with recurrent states of a layer."""
+        return tuple(each for each in (self.mixer, self.channel_mixer) if each is not None)
+
+    def with_state(self, hyper: HParams) -> tuple[bool, ...]:
+        """Return, for each layer, True if it has a recurrent state."""
+        if self.mixer is None:
+            return (False,) * hyper.layers
+        return tuple(
+            (self.mixer_with_attention or is_recurrent) and not (self.single_block and inner)
+            for is_recurrent, inner in zip(hyper.recurrent, hyper.feed_forward, strict=True)
+        )
 
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""

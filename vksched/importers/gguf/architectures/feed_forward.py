@@ -30,10 +30,13 @@ class FeedForward:
     layers: LinearLayers
 
     def exists(self, layer: int) -> bool:
-        """Return True if a layer has the block. Only families with mixers have layers without."""
+        """Return True if a layer has the block. Only families with mixers or optional blocks have
+        layers without.
+        """
         hyper, family = self.layers.hyper, self.layers.family
         has_experts = f"blk.{layer}.ffn_gate_inp.weight" in self.layers.weights
-        return family.mixer is None or hyper.feed_forward[layer] > 0 or has_experts
+        is_in_all = family.mixer is None and not family.optional_blocks
+        return is_in_all or hyper.feed_forward[layer] > 0 or has_experts
 
     def block(self, layer: int, x: Tensor, residual: Tensor) -> Tensor:
         """Return the output of a layer's block for x (b, n, width). residual: x before its norm."""
@@ -112,7 +115,7 @@ class FeedForward:
 
     def _experts(self, name: str, x: Tensor, scores: Tensor) -> Tensor:
         layers, hyper, family = self.layers, self.layers.hyper, self.layers.family
-        count, inner, width = hyper.experts, hyper.expert_inner, hyper.width
+        count, inner, width = hyper.experts, hyper.expert_inner, hyper.expert_width or hyper.width
         shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
         if not family.gated:
             del shapes["gate"]
@@ -142,8 +145,11 @@ class FeedForward:
             scales=layers.weights.take(factors, (count,)) if factors in layers.weights else None,
             scale_rows=layers.scale_rows,
         )
+        entering = layers.linear(x, f"{name}_latent_down", width) if hyper.expert_width else x
         with name_scope("experts"):
-            mixed = experts.mix(x, scores)
+            mixed = experts.mix(entering, scores)
+        if hyper.expert_width:
+            mixed = layers.linear(mixed, f"{name}_latent_up", hyper.width)
         if hyper.expert_scale:
             mixed = mixed * hyper.expert_scale
         kind = family.shared_expert or ("added" if hyper.shared_inner else "")

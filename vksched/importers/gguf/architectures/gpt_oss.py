@@ -24,7 +24,7 @@ GPT_OSS = Family(
     feed_forward_norms=Norms("post_attention_norm"),
     gating=_gating,
     full_every=2,
-    sinks=True,
+    sinks="all",
     yarn_rounded=False,
     shifted_experts=True,
 )

@@ -31,9 +31,10 @@ class LatentAttention:
     at: Positions
     latent: Latent
 
-    def queries_keys(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rotated queries and keys of a layer, (b, heads, n, size) and (b, 1, n, size), for
-        x (b, n, width). size: `rank` and the rotated dimensions.
+    def queries_keys(self, layer: int, x: Tensor, is_rotated: bool) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of a layer, (b, heads, n, size) and (b, 1, n, size), for x
+        (b, n, width). size: `rank` and the rotated dimensions; these are not rotated if the layer
+        has no rotary embedding.
         """
         hyper, latent, name = self.layers.hyper, self.latent, f"blk.{layer}.attn_"
         (b, n, _), heads, dims = x.shape, hyper.heads[layer], hyper.rope.dims
@@ -41,11 +42,13 @@ class LatentAttention:
         both = reshape(self._queries(name, x, heads), (b, n, heads, latent.key_length))
         q, q_rotated = split(both, [plain, dims], -1)
         q = grouped_linear(q, self._expansion(layer, "k", (latent.rank, plain)))
-        q_rotated = self.at.rotate(transpose(q_rotated, (0, 2, 1, 3)), False)
+        q_rotated = transpose(q_rotated, (0, 2, 1, 3))
         compressed = self.layers.linear(x, f"{name}kv_a_mqa", latent.rank + dims)
         k, k_rotated = split(compressed, [latent.rank, dims], -1)
         k = reshape(self.layers.norm(k, f"{name}kv_a_norm"), (b, 1, n, latent.rank))
-        k_rotated = self.at.rotate(reshape(k_rotated, (b, 1, n, dims)), False)
+        k_rotated = reshape(k_rotated, (b, 1, n, dims))
+        if is_rotated:
+            q_rotated, k_rotated = (self.at.rotate(each, False) for each in (q_rotated, k_rotated))
         q = concat([transpose(q, (0, 2, 1, 3)), q_rotated], axis=3)
         return q, concat([k, k_rotated], axis=3)
 

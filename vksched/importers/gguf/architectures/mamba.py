@@ -1,5 +1,6 @@
 """Mamba 1 and 2: state spaces without attention and feed-forward. Hybrids have attention in a few
 layers: Jamba with Mamba 1, Granite 4 and Nemotron-H with Mamba 2. Falcon-H1 has both in each layer.
+Nemotron 3 is Nemotron-H with experts, which large models apply to a smaller projection of tokens.
 
 Sources: https://arxiv.org/abs/2312.00752, https://arxiv.org/abs/2405.21060,
 https://arxiv.org/abs/2403.19887, https://arxiv.org/abs/2504.03624, https://arxiv.org/abs/2507.22448

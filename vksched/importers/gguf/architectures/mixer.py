@@ -9,8 +9,8 @@ The state has one size whatever the length of the text is. A family with such la
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ....common.dtypes import WORD_BYTES, Shape
@@ -39,11 +39,14 @@ class ModelLayers(Protocol):
 
 @dataclass(frozen=True)
 class MixerLayer:
-    """The layer of a number in one graph: its weights, its tokens and its states."""
+    """The layer of a number in one graph: its weights, its tokens and its states. shared: tensors
+    by name that layers of the graph share.
+    """
 
     number: int
     layers: ModelLayers
     text: SequenceLayout
+    shared: dict[str, Tensor] = field(default_factory=dict)
 
     def name(self, part: str) -> str:
         """Return the name of a part of the layer, as "blk.3.ssm_out"."""
@@ -56,6 +59,14 @@ class MixerLayer:
     def weight(self, part: str, shape: Shape) -> Tensor:
         """Return a tensor of the layer, as "ssm_a" or "ssm_conv1d.weight"."""
         return self.layers.weights.take(self.name(part), shape)
+
+    def reshaped(self, part: str, shape: Shape) -> Tensor:
+        """Return a tensor of the layer in a shape; the file's may have other axes of size 1."""
+        name, weights = self.name(part), self.layers.weights
+        found = weights.shape(name)
+        if [size for size in found if size > 1] != [size for size in shape if size > 1]:
+            return weights.take(name, shape)
+        return reshape(weights.take(name, found), shape)
 
     def recur(self, state: str, rows: int, recurrence: Recurrence, shape: Shape) -> Tensor:
         """Return the output of a recurrence; see `SequenceLayout.recur`. state: a name of the
@@ -82,14 +93,12 @@ class MixerLayer:
         return gather(reshape(x, (rows * length, channels)), first + arange(size))
 
 
-def recurrent_bytes(mixer: Mixer | None, hyper: HParams, layers: int) -> int:
-    """Return the size of the recurrent states of one sequence in bytes. layers: the number of
-    layers with such states.
+def recurrent_bytes(mixers: Sequence[Mixer], hyper: HParams, layers: int) -> int:
+    """Return the size of the recurrent states of one sequence in bytes. mixers: those of a layer.
+    layers: the number of layers with such states.
     """
-    if mixer is None:
-        return 0
-    of_layer = sum(map(math.prod, mixer.state_shapes(hyper).values()))
-    return WORD_BYTES * layers * of_layer
+    shapes = [shape for mixer in mixers for shape in mixer.state_shapes(hyper).values()]
+    return WORD_BYTES * layers * sum(map(math.prod, shapes))
 
 
 class Mixer(Protocol):

@@ -34,7 +34,7 @@ from .attention import Attention
 from .family import Family, Norms
 from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
-from .mixer import MixerLayer
+from .mixer import Mixer, MixerLayer
 from .per_layer_embeddings import PerLayerEmbeddings
 from .pictures import Pictures
 from .positions import Positions, Tables
@@ -58,6 +58,8 @@ class Network:
     """The position tables, which all parts of a text share."""
     scale_rows: bool = False
     """As in `LinearLayers`."""
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    """The tensors by name that mixers of several layers share."""
     pictures: Pictures | None = None
     """The tokens of pictures in the text."""
 
@@ -254,25 +256,53 @@ class Network:
             if self.altup and norms is family.attention_norms:
                 x = self.altup.augmented(layer, x, normed)
             read = read if family.parallel and self.hyper.parallel else x
+        every = self.hyper.halved_every
+        x = x * 0.5 if every and (layer + 1) % every == 0 else x
         return self.attention.output_rows(layer, x)
 
     def _blocks(self, layer: int) -> Iterator[tuple[Norms, Block]]:
         """Yield the blocks of a layer, with the names of their norms."""
         family, has_feed_forward = self.family, self.feed_forward.exists(layer)
-        if not (family.single_block and has_feed_forward):
+        is_single = family.single_block and has_feed_forward
+        if not is_single and (not family.optional_blocks or self.hyper.heads[layer]):
             yield family.attention_norms, self._mixer(layer)
         if has_feed_forward:
-            yield family.feed_forward_norms, self.feed_forward.block
+            yield family.feed_forward_norms, self._channel_mixer(layer)
 
     def _mixer(self, layer: int) -> Block:
         """Return the block of a layer that mixes tokens."""
-        mixer, with_attention = self.family.mixer, self.family.mixer_with_attention
-        if mixer is None or not self.family.with_state(self.hyper.recurrent)[layer]:
+        family = self.family
+        if family.optional_blocks and not self.hyper.kv_heads[layer]:
+            return self._linear_attention
+        if family.mixer is None or not family.with_state(self.hyper)[layer]:
             return self.attention.block
-        own = MixerLayer(layer, self.layers, self.text)
+        # a mixer in place of the feed-forward reads all tokens
+        block = self._mixing(family.mixer, layer, family.channel_mixer is not None)
+        if not family.mixer_with_attention:
+            return block
 
-        def mix(layer: int, x: Tensor, residual: Tensor) -> Tensor:
-            y = self.attention.output_rows(layer, mixer.mix(own, x))
-            return self.attention.block(layer, x, residual) + y if with_attention else y
+        def with_attention(layer: int, x: Tensor, residual: Tensor) -> Tensor:
+            y = block(layer, x, residual)
+            return self.attention.block(layer, x, residual) + y
+
+        return with_attention
+
+    def _linear_attention(self, layer: int, x: Tensor, _residual: Tensor) -> Tensor:
+        """Return the output of a linear layer in place of attention."""
+        rows = self.attention.output_rows(layer, x)
+        return self.layers.linear(rows, f"blk.{layer}.attn_output", self.hyper.width)
+
+    def _channel_mixer(self, layer: int) -> Block:
+        """Return the feed-forward block of a layer, or the one in place of it."""
+        mixer = self.family.channel_mixer
+        return self._mixing(mixer, layer, False) if mixer else self.feed_forward.block
+
+    def _mixing(self, mixer: Mixer, layer: int, all_tokens: bool) -> Block:
+        """Return the block of a mixer. all_tokens: return the rows that are not read later, too."""
+        own = MixerLayer(layer, self.layers, self.text, self.shared)
+
+        def mix(layer: int, x: Tensor, _residual: Tensor) -> Tensor:
+            y = mixer.mix(own, x)
+            return y if all_tokens else self.attention.output_rows(layer, y)
 
         return mix

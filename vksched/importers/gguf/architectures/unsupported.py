@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 COMPRESSED = "attention to compressed keys and values"
-STATES = "layers with a recurrent state instead of attention"
 MIXED = "layers with a recurrent state between those with attention"
 ALIBI = "attention scores that fall with distance (ALiBi)"
 DIFFUSION = "generation by diffusion, which unmasks all tokens of a block in several passes"
-UNCHECKED = "a check of its network against the published code"
 ROUTED = "glm4moe (GLM 4.5 to 4.7) or qwen3moe (Qwen 3)"
 SMALL = "qwen3 (Qwen 3), llama (Llama 3, SmolLM 2) or smollm3"
 EMBEDDERS = "bert (BGE, E5, MiniLM) or nomic-bert (nomic-embed-text 1.5)"
@@ -32,7 +30,6 @@ class Unsupported:
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
-    "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
     "clip": Unsupported(
@@ -41,7 +38,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         VISION,
     ),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
-    "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
     "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),
     "dream": Unsupported("Dream", DIFFUSION, "qwen2 (Qwen 2.5)"),
     "glm-dsa": Unsupported("GLM 5", f"{COMPRESSED}, of chosen tokens", ROUTED),
@@ -49,23 +45,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "grok": Unsupported("Grok 1 and 2", "softcaps of routing, and a dense block", ROUTED),
     "grovemoe": Unsupported("GroveMoE", "experts that share parts", ROUTED),
     "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
-    "kimi-linear": Unsupported("Kimi Linear", MIXED, ROUTED),
     "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
-    "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),
-    "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
     "mpt": Unsupported("MPT", ALIBI, SMALL),
-    "nemotron_h_moe": Unsupported("Nemotron 3", MIXED, ROUTED),
-    "openelm": Unsupported("OpenELM", "tensors with merged heads of sizes by layer", SMALL),
-    "plamo": Unsupported("PLaMo 1", UNCHECKED, SMALL),
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
-    "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
-    "plm": Unsupported("PLM", COMPRESSED, SMALL),
     "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
     "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
-    "rwkv6": Unsupported("RWKV 6", STATES, SMALL),
-    "rwkv6qwen2": Unsupported("QRWKV 6", STATES, "qwen2 (Qwen 2.5)"),
-    "rwkv7": Unsupported("RWKV 7", STATES, SMALL),
     "smallthinker": Unsupported(
         "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"
     ),

@@ -54,6 +54,10 @@ class Weights:
         """Return the size of the first axis of a tensor, 0 if there is none."""
         return self._tensors[name].shape[0] if name in self._tensors else 0
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, () if there is none."""
+        return self._tensors[name].shape if name in self._tensors else ()
+
     def names(self) -> Iterator[str]:
         """Return the names of all tensors of the file."""
         return iter(self._tensors)

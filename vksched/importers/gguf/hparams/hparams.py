@@ -32,22 +32,25 @@ class HParams:
     only. width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps:
     the epsilon of norms. window: the number of visible keys, at most the context; 0 for full
     attention. windowed: whether each layer has the window; () if the file does not list it. scale:
-    the scale of scores; 0 for the default by head size. temperature_scale, temperature_length:
+    the scale of scores; 0 for the default by head size. value_scale: the factor of attention's
+    output, 0 if absent. temperature_scale, temperature_length:
     queries are scaled by 1 + scale * log(1 + position // length); 0 if absent. qkv_clip: the bound
     of the magnitudes of queries, keys and values, 0 if absent. softcap, output_softcap: the
     softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
     factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
     of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
-    inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
-    output, 0 if absent. routing: the choice of experts. parallel: attention and feed-forward of a
-    family with parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
+    inner sizes of experts and of the shared expert. expert_width: the size to which the input of
+    experts is projected, 0 if it is not. expert_scale: the factor of the experts' output, 0 if
+    absent. routing: the choice of experts. parallel: attention and feed-forward of a family with
+    parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
     encoder, one of `POOLINGS`; "" if the file does not name one. dense: the input and output sizes
     of the two dense layers after pooling, 0 if absent. labels: the names of the scores of a
     reranker; () for one score. classifier_pooling: the pooling before the classification head.
     moe_every: in each group of `moe_every` layers the second one has experts; 0 if files do not
     tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
     whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
-    the sizes of recurrent layers, 0 if absent. latent: the sizes of latent attention; None if
+    the sizes of recurrent layers, 0 if absent. halved_every: the hidden states are halved after
+    each so many layers, 0 if not. latent: the sizes of latent attention; None if
     attention is another one.
     """
 
@@ -67,6 +70,7 @@ class HParams:
     window: int
     windowed: tuple[bool, ...]
     scale: float
+    value_scale: float
     temperature_scale: float
     temperature_length: int
     qkv_clip: float
@@ -79,6 +83,7 @@ class HParams:
     experts_used: int
     expert_inner: int
     shared_inner: int
+    expert_width: int
     expert_scale: float
     routing: ExpertRouting
     parallel: bool
@@ -98,6 +103,7 @@ class HParams:
     per_layer_width: int
     xielu: tuple[XIELU, ...]
     altup: AltUp | None
+    halved_every: int
 
     def head_sizes(self, layer: int) -> tuple[int, int]:
         """Return the sizes of keys and of values of a layer."""
@@ -108,7 +114,7 @@ class HParams:
     def cached_values(self) -> int:
         """The number of values of a token in the KV cache of all layers."""
         if self.latent:
-            return self.layers * (self.latent.rank + self.rope.dims)
+            return sum(self.kv_heads) * (self.latent.rank + self.rope.dims)
         own = range(self.layers - self.shared_kv_layers)
         return sum(self.kv_heads[layer] * sum(self.head_sizes(layer)) for layer in own)
 
@@ -163,7 +169,9 @@ def read_hyper(file: GgufFile) -> HParams:
         keys, keys.whole("attention.key_length_mla", key_length), context, window_head[0]
     )
     latent = read_latent(keys, rope, key_length, value_length)
-    kv_heads = (1,) * layers if latent else _read_shared(keys, heads, blocks)
+    kv_heads = _read_shared(keys, heads, blocks) if any(heads) else (0,) * layers
+    if latent:
+        kv_heads = tuple(min(1, count) for count in kv_heads)
     recurrent = _read_recurrent(keys, kv_heads)
     return HParams(
         architecture=keys.architecture,
@@ -184,6 +192,7 @@ def read_hyper(file: GgufFile) -> HParams:
         window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
         windowed=windowed,
         scale=keys.real("attention.scale", 0.0),
+        value_scale=keys.real("attention.value_scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
         temperature_length=keys.whole("attention.temperature_length", rope.original),
         qkv_clip=keys.real("attention.clamp_kqv", 0.0),
@@ -198,6 +207,7 @@ def read_hyper(file: GgufFile) -> HParams:
         shared_inner=keys.whole(
             "expert_shared_feed_forward_length", shared * expert_inner, minimum=0
         ),
+        expert_width=keys.whole("moe_latent_size", 0, minimum=0),
         expert_scale=keys.real("expert_weights_scale", 0.0),
         routing=read_expert_routing(keys, experts, experts_used),
         parallel=keys.flag("use_parallel_residual", True),
@@ -216,6 +226,7 @@ def read_hyper(file: GgufFile) -> HParams:
         shared_kv_layers=_read_shared_kv_layers(keys, layers),
         per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
         altup=read_altup(keys, layers),
+        halved_every=keys.whole("rescale_every_n_layers", 0, minimum=0),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
     )
 

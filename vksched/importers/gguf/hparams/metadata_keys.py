@@ -20,7 +20,7 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-LATENT = ("deepseek2", "minicpm3", "mistral4")
+LATENT = ("deepseek2", "kimi-linear", "minicpm3", "mistral4", "plm")
 """Architectures with multi-head latent attention."""
 ALTERNATING = ("gemma3n",)
 """Architectures with alternating updates."""
@@ -30,10 +30,13 @@ HALVED = ("qwen",)
 """Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
     *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "jamba"),
-    *("nomic-bert-moe", "olmoe", "qwen2moe", *LATENT),
+    *("nemotron_h_moe", "nomic-bert-moe", "olmoe", "qwen2moe", "deepseek2", "mistral4"),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
-SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
+SIGMOIDS = (
+    *("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2"),
+    *("kimi-linear", "mimo2", "nemotron_h_moe"),
+)
 """Architectures that compute expert weights by sigmoid by default."""
 SOFTMAX, SIGMOID = 1, 2
 GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
@@ -41,8 +44,8 @@ GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
 
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 """Architectures with attention in every fourth layer by default."""
-WITHOUT_ATTENTION = ("mamba", "mamba2")
-"""Architectures whose files declare 0 heads and no feed-forward."""
+WITHOUT_ATTENTION = ("arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7")
+"""Architectures whose files declare 0 heads, and may have no feed-forward."""
 
 
 def _gating_of_deepseek2(keys: MetadataKeys) -> int:

@@ -23,7 +23,8 @@ KEYS = {
 @dataclass(frozen=True)
 class Ssm:
     """The sizes of recurrent layers; 0 if absent. kernel: the taps of the short convolution. inner:
-    the channels of all heads. state: the size of the state per channel. heads: the number of heads
+    the channels of all heads. state: the size of the state per channel (that of a head in
+    Kimi Linear and RWKV). heads: the number of heads
     (the rank of time steps in Mamba 1). groups: the number of groups of heads that share keys and
     queries. normed: RMS norms without weights of the projections of Mamba 1.
     """
@@ -45,7 +46,11 @@ def read_ssm(keys: MetadataKeys) -> Ssm:
         A size is invalid.
     """
     taps = keys.whole("shortconv.l_cache", 0, minimum=0, maximum=MAX_KERNEL)
-    sizes = {name: keys.whole(key, 0, minimum=0) for name, key in KEYS.items() if name != "kernel"}
+    wkv = keys.whole("wkv.head_size", 0, minimum=0)
+    sizes = {"state": keys.whole("kda.head_dim", wkv, minimum=0)}
+    for name, key in KEYS.items():
+        if name != "kernel":
+            sizes[name] = keys.whole(key, sizes.get(name, 0), minimum=0)
     return Ssm(
         kernel=keys.whole(KEYS["kernel"], taps, minimum=0, maximum=MAX_KERNEL),
         normed=keys.flag("ssm.dt_b_c_rms", False),

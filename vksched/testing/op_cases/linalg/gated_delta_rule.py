@@ -9,6 +9,7 @@ import numpy as np
 from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
+from ....ir.tensor import apply, as_tensor
 from ..op_sample import ErrorSample, OpSample, floats
 
 Sizes = tuple[int, int, int, int, int, int]
@@ -31,6 +32,28 @@ def operands(sizes: Sizes, padding: int = 0) -> tuple[NDArray, ...]:
     return q, k, v, g, beta, floats(batch, size, heads, columns, seed=5)
 
 
+def channel_operands(sizes: Sizes, padding: int = 0, removal: bool = True) -> tuple[NDArray, ...]:
+    """Return operands as `operands` with decays by channel and, if `removal`, keys of the removal
+    whose products change no state by more than a part.
+    """
+    batch, tokens, key_heads, heads, size, _ = sizes
+    q, k, v, _, beta, state = operands(sizes, padding)
+    g = -np.abs(floats(batch, tokens, heads, size, seed=6))
+    g[:, tokens - padding :] = 0
+    keys = tuple(
+        floats(batch, tokens, key_heads, size, seed=seed, scale=size**-0.5) for seed in (7, 8)
+    )
+    return q, k, v, g, beta, state, *(keys if removal else ())
+
+
+def channel_sample(
+    sizes: Sizes, label: str, padding: int = 0, removal: bool = True, large: bool = False
+) -> OpSample:
+    """Return a call of the op with decays by channel."""
+    inputs = channel_operands(sizes, padding, removal)
+    return OpSample("gated_delta_rule", inputs, name=label, nmse=1e-9, large=large)
+
+
 def sample(sizes: Sizes, label: str = "", padding: int = 0, large: bool = False) -> OpSample:
     """Return a call of the op."""
     inputs = operands(sizes, padding)
@@ -49,12 +72,23 @@ CASES = [
     sample((0, 2, 1, 2, 3, 4), "no sequences"),
     sample((1, 2, 1, 2, 3, 0), "no columns"),
     sample((1, 2, 0, 0, 3, 4), "no heads"),
+    channel_sample((1, 1, 1, 1, 1, 1), "a channel, one value"),
+    channel_sample((2, 1, 2, 4, 8, 7), "channels, a step"),
+    channel_sample((1, 21, 1, 3, 13, 5), "channels, k is removed", removal=False),
+    channel_sample((2, 37, 2, 4, 8, 6), "channels, chunks", padding=9),
+    channel_sample((1, 19, 2, 2, 37, 17), "channels, parts of unequal size"),
+    channel_sample((1, 70, 1, 1, 256, 2), "channels, several dispatches of a CPU driver"),
+    channel_sample((1, 0, 1, 2, 3, 4), "channels, no tokens"),
+    channel_sample((1, 2, 1, 2, 3, 0), "channels, no columns"),
 ]
+
+
+_SIZES: Sizes = (2, 3, 2, 4, 5, 6)
 
 
 def _call(name: str, array: NDArray) -> object:
     names = ("q", "k", "v", "g", "beta", "state")
-    own = operands((2, 3, 2, 4, 5, 6))
+    own = operands(_SIZES)
     q, k, v, g, beta, state = (
         array if each == name else other for each, other in zip(names, own, strict=True)
     )
@@ -65,11 +99,30 @@ _REFUSED: list[tuple[str, type[Exception], str, NDArray]] = [
     (r"expected q \(batch, tokens, ", ShapeError, "q", floats(2, 3, 10)),
     ("k of shape", ShapeError, "k", floats(2, 3, 2, 6)),
     ("multiple of the 2 heads of q as heads of v, got 3", ShapeError, "v", floats(2, 3, 3, 6)),
-    ("g of shape", ShapeError, "g", floats(2, 3, 2)),
+    ("g of shape .* or ", ShapeError, "g", floats(2, 3, 2)),
     ("beta of shape", ShapeError, "beta", floats(2, 4, 3)),
     (r"state of shape \(2, 5, 4, 6\)", ShapeError, "state", floats(2, 4, 5, 6)),
     ("beta of float32, got int32", DTypeError, "beta", np.zeros((2, 3, 4), np.int32)),
 ]
+
+
+def _call_removal(name: str, array: NDArray) -> object:
+    *own, a, b = channel_operands(_SIZES)
+    a, b = (array if each == name else other for each, other in zip("ab", (a, b), strict=True))
+    q, k, v, g, beta, state = own
+    return ops.gated_delta_rule(q, k, v, g, beta, state, removal=(a, b))
+
+
 ERRORS = [
-    ErrorSample(partial(_call, name, array), error, match) for match, error, name, array in _REFUSED
+    *(
+        ErrorSample(partial(_call, name, array), error, match)
+        for match, error, name, array in _REFUSED
+    ),
+    ErrorSample(partial(_call_removal, "a", floats(2, 3, 4, 5)), ShapeError, "a of shape"),
+    ErrorSample(partial(_call_removal, "b", floats(2, 3, 2, 6)), ShapeError, "b of shape"),
+    ErrorSample(
+        lambda: apply("gated_delta_rule", tuple(map(as_tensor, channel_operands(_SIZES)[:7]))),
+        ShapeError,
+        "both keys of the removal",
+    ),
 ]
