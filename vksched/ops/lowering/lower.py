@@ -160,8 +160,7 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
         place[operand] = SCRATCH - len(scratch)
         scratch.append(type_.size)
         if operand == OUTPUT:
-            pack = "fp16_pack" + (OVERFLOW_NAN if call.attrs.get("overflow_nan") else "")
-            after = _convert(pack, place[operand], OUTPUT, type_.size, call.limits)
+            after = _convert("fp16_pack", place[operand], OUTPUT, type_.size, call.limits)
         elif any(operand in dispatch.operands for dispatch in inner):
             before += _convert("fp16_unpack", operand, place[operand], type_.size, call.limits)
     inner = tuple(
