@@ -242,6 +242,13 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
         result = TensorType(square, stored.get("dtype", FLOAT32))
         yield "merged_linear", Call(types, result, Attrs({**attrs, **gated, **stored}))
 
+    tables = (TensorType((n, 32)),) * 2
+    heads = {"heads": 8, "head_size": 64, "rotary_dim": 64, "interleaved": False}
+    stored = {"stacked": True, "by_heads": True, "dtype": FLOAT16, "overflow_nan": True}
+    types = TensorType(square, FLOAT16), words, words, words, *tables
+    rotated = Attrs({**attrs, "normed": False, "eps": 0.0, **heads, **stored})
+    yield "merged_linear_rope", Call(types, TensorType((3 * n * n,), FLOAT16), rotated)
+
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))
     attrs = {"columns": 256, "signed": False}
@@ -266,6 +273,11 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
         for dtype in (FLOAT32, FLOAT16):
             cache = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
             yield rounded(attention(q, *cache, causal=True, kv_len=used))
+        for queries in (256, 512):  # with parts of the keys, and without
+            own = (input(name, (1, 32, queries, depth), FLOAT16) for name in ("q", "k", "v"))
+            row, new_k, new_v = own
+            held = {"kv_len": used, "k_new": new_k, "v_new": new_v}
+            yield rounded(attention(row, *cache, causal=True, **held))
         rows = TensorType((1, 32, 256, row_words(depth)), UINT32)
         types = (q.type, rows, rows, used.type)
         attrs = {**attention(q, k, v, causal=True, kv_len=used).attrs, "columns": depth}

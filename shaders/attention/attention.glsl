@@ -5,6 +5,7 @@
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 // With KVCACHE only the first keys count, as many as the example has in use, and places in the text are counted from there.
 // With are_new, too, these are the keys behind those in use: all count, and places are counted from the first of them.
+// With FP16_ROWS q, new keys and values and the whole result are float16, too, two in a word; places count values.
 // With NEW_KEYS all keys are one text: those in use, then new ones in buffers of their own, and own_parts are `parts`.
 
 #ifdef NEW_KEYS
@@ -14,6 +15,11 @@ const uint are_new = 0u;
 const uint new_keys = 0u;
 #endif
 #include "attention_keys.glsl"
+#ifdef FP16_ROWS
+#define ROW_PLACE(offset) (2u * (offset))
+#else
+#define ROW_PLACE(offset) (offset)
+#endif
 
 #ifdef KVCACHE
 // KV_LEN_AFTER_Q: the numbers lie behind q, as this device binds only four buffers.
@@ -30,7 +36,7 @@ uint slot_of(uint batch) { return batch / heads; }
 
 #include "attention_places.glsl"
 
-uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
+uint place_q(uint batch, uint row) { return place_row(ROW_PLACE(q_offset), batch, row, q_row, q_head); }
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
@@ -101,8 +107,8 @@ Segment segment_of(uint batch, uint start) {
     if (start >= end) {
         const uint k_step = new_step(depth, 1u);
         const uint v_step = new_step(V_SIZE, 2u);
-        const uint k_at = place_new(k_new_offset, batch, depth, 1u) - end * k_step;
-        const uint v_at = place_new(v_new_offset, batch, V_SIZE, 2u) - end * v_step;
+        const uint k_at = place_new(ROW_PLACE(k_new_offset), batch, depth, 1u) - end * k_step;
+        const uint v_at = place_new(ROW_PLACE(v_new_offset), batch, V_SIZE, 2u) - end * v_step;
         return Segment(k_at, k_step, v_at, v_step, 0xffffffffu, true);
     }
 #endif
@@ -115,7 +121,7 @@ Segment segment_of(uint batch, uint start) {
 
 // Where the result of a row lies, or the sums of a part of it, one row of all parts behind the other.
 uint place_result(uint batch, uint row, uint part) {
-    if (WHOLE != 0u) return place_row(result_offset, batch, row, result_row, result_head);
+    if (WHOLE != 0u) return place_row(ROW_PLACE(result_offset), batch, row, result_row, result_head);
     return result_offset + ((batch * rows + row) * parts + part) * result_row;
 }
 

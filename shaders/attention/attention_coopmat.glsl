@@ -19,7 +19,9 @@ layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices,
 layout(constant_id = 13) const uint KEYS = 32;
 layout(constant_id = 14) const uint CHUNK = 0; // cached keys are seen from a multiple of it on; 0: all
 #include "attention.glsl"
+#ifndef FP16_ROWS
 #include "attention_row.glsl"
+#endif
 
 const uint SUBGROUPS = 4u;
 const uint ROWS = SUBGROUPS * MATRIX_M;
@@ -61,7 +63,6 @@ uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high
     to = uvec4(pack_fp16x2(read[0], read[1]), pack_fp16x2(read[2], read[3]), \
                pack_fp16x2(read[4], read[5]), pack_fp16x2(read[6], read[7])); \
 }
-#define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
 // Where heads fill their matrices, float16 stays as it lies, as rows begin at whole words; an eight of q8_0 shares a scale.
 #ifdef FP16_KV
@@ -88,11 +89,23 @@ uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high
 #define PUT_KEYS(to, row, eight) PUT_EIGHT(to, KEY, row, eight, depth)
 #define PUT_VALUES(to, row, eight) PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
 #endif
-#ifdef NEW_KEYS
+#ifdef FP16_ROWS
+#define QUERY(row, i) fp16_at(q[((row) + (i)) / 2u], (row) + (i))
+#define NEW_KEY(row, i) fp16_at(k_new[((row) + (i)) / 2u], (row) + (i))
+#define NEW_VALUE(row, i) fp16_at(v_new[((row) + first_column + (i)) / 2u], (row) + first_column + (i))
+#define PUT_ROW(to, from, READ, row, first, eight, size) \
+    if (PADDED == 0u) PUT_WORDS(to, from, (row) + (first) + (eight) * 8u) else PUT_EIGHT(to, READ, row, eight, size)
+#else
+#define QUERY(row, i) q[(row) + (i)]
 #define NEW_KEY(row, i) k_new[(row) + (i)]
 #define NEW_VALUE(row, i) v_new[(row) + first_column + (i)]
-#define PUT_KEYS_OF(to, row, eight) if (segment.is_new) PUT_EIGHT(to, NEW_KEY, row, eight, depth) else { PUT_KEYS(to, row, eight) }
-#define PUT_VALUES_OF(to, row, eight) if (segment.is_new) PUT_EIGHT(to, NEW_VALUE, row, eight, columns) else { PUT_VALUES(to, row, eight) }
+#define PUT_ROW(to, from, READ, row, first, eight, size) PUT_EIGHT(to, READ, row, eight, size)
+#endif
+#ifdef NEW_KEYS
+#define PUT_KEYS_OF(to, row, eight) \
+    if (segment.is_new) { PUT_ROW(to, k_new, NEW_KEY, row, 0u, eight, depth) } else { PUT_KEYS(to, row, eight) }
+#define PUT_VALUES_OF(to, row, eight) \
+    if (segment.is_new) { PUT_ROW(to, v_new, NEW_VALUE, row, first_column, eight, columns) } else { PUT_VALUES(to, row, eight) }
 #else
 #define PUT_KEYS_OF(to, row, eight) PUT_KEYS(to, row, eight)
 #define PUT_VALUES_OF(to, row, eight) PUT_VALUES(to, row, eight)
@@ -102,7 +115,7 @@ uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high
 void load_queries(uint batch, uint first) {
     for (uint i = gl_LocalInvocationIndex; i < ROWS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = place_q(batch, min(first + i / DEEP_EIGHTS, rows - 1u));
-        PUT_EIGHT(tiles[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], QUERY, at, i % DEEP_EIGHTS, depth)
+        PUT_ROW(tiles[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], q, QUERY, at, 0u, i % DEEP_EIGHTS, depth)
     }
 }
 
@@ -120,6 +133,10 @@ void load_keys(Segment segment, uint start, uint end) {
 
 // Lanes of a subgroup read values that other lanes of it wrote to shared memory.
 void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
+
+#ifdef FP16_ROWS
+#include "attention_coopmat_row.glsl"
+#endif
 
 void attend(uint batch, uint first, uint part) {
     const uint own_first = gl_SubgroupID * MATRIX_M; // of the rows of a tile
@@ -210,13 +227,27 @@ void attend(uint batch, uint first, uint part) {
     meet();
     if (non_finite[gl_SubgroupID] != 0) {
         // seldom: in float32, and with care for what has weight 0
+#ifdef FP16_ROWS
+        attend_rows(batch, first + own_first, own_first, seen);
+#else
         if (share == 0u && first + own < rows) attend_row(batch, row, places[own], seen);
+#endif
         return;
     }
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
         meet(); // the scores before have been read
         coopMatStore(sums[c], scores, own_first * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
         meet();
+#ifdef FP16_ROWS
+        for (uint i = gl_SubgroupInvocationID * 2u; i < MATRIX_M * MATRIX_N; i += LANES * 2u) {
+            const uint in_tile = own_first + i / MATRIX_N;
+            const uint column = c * MATRIX_N + i % MATRIX_N;
+            const vec4 values = scores[in_tile * SCORES + i % MATRIX_N / 4u];
+            if (first + in_tile < rows && column < columns) {
+                store_pair(places[in_tile] + first_column + column, i % 4u == 0u ? values.xy : values.zw, state[in_tile].y);
+            }
+        }
+#else
         for (uint i = gl_SubgroupInvocationID; i < MATRIX_M * MATRIX_N; i += LANES) {
             const uint in_tile = own_first + i / MATRIX_N;
             const uint column = c * MATRIX_N + i % MATRIX_N;
@@ -227,6 +258,7 @@ void attend(uint batch, uint first, uint part) {
                     WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(FULLY_MASKED) : value / whole;
             }
         }
+#endif
     }
     if (WHOLE == 0u && share == 0u && first + own < rows) {
         result[place_state(places[own])] = largest;

@@ -18,13 +18,22 @@
 #else
 #define KEY_WORD float
 #endif
-layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
+#ifdef FP16_ROWS
+#define ROW_WORD uint
+#else
+#define ROW_WORD float
+#endif
+layout(set = 0, binding = 0) readonly buffer Q { ROW_WORD q[]; };
 layout(set = 0, binding = 1) readonly buffer K { KEY_WORD k[]; };
 layout(set = 0, binding = 2) readonly buffer V { KEY_WORD v[]; };
 layout(set = 0, binding = 3) readonly buffer KvLen { int kv_len[]; };
-layout(set = 0, binding = 4) readonly buffer KNew { float k_new[]; };
-layout(set = 0, binding = 5) readonly buffer VNew { float v_new[]; };
+layout(set = 0, binding = 4) readonly buffer KNew { ROW_WORD k_new[]; };
+layout(set = 0, binding = 5) readonly buffer VNew { ROW_WORD v_new[]; };
 layout(set = 0, binding = 6) buffer Result { float result[]; };
+#ifdef FP16_ROWS
+#define OF_RESULT 6 // a whole result, which has no sums
+layout(set = 0, binding = OF_RESULT) buffer ResultWords { uint result_words[]; };
+#endif
 layout(push_constant) uniform Push {
     uint q_offset;
     uint k_offset;

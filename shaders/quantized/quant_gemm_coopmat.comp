@@ -2,7 +2,7 @@
 // result[m, n] = sum over k of x[m, k] * w[n, k] (+ bias) for many rows m: quantized weights become float16 in shared memory, products are
 // of float16, sums in float32 (coopmat.glsl), or with FP16_SUMS in float16 for FP16_RUNS runs. x is float32, or float16 with FP16_X. Up to three weights w, whose results lie where the push block tells; or with a GATE two:
 // activation(x W1) * (x W2), of as many columns as one of them, which FP16_RESULT stores as float16. A bias is for one weight.
-// With ROTARY results lie by heads, (heads, m, head_size), and the first of them are rotated (rotary.glsl).
+// With ROTARY results lie by heads, (heads, m, head_size), and the first of them are rotated (rotary.glsl); FP16_RESULT stores these, too.
 // One workgroup computes a tile of one weight, or with a GATE half a tile of both: the columns of a subgroup are half of each.
 // Groups of neighbouring x share columns of weights. Each step of TILE_K is loaded while the one before is multiplied.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).
@@ -37,6 +37,13 @@ layout(push_constant) uniform Push {
 
 uint line_of(uint column) { return ROTARY != 0u ? rotary_column(column / 4u) + column % 4u : column; }
 
+// Two float16, for a KV cache: values beyond the range are NaN, as infinite keys would silently weigh nothing.
+uint cache_pair(vec2 values) {
+    const uint pair = fp16_pair(values);
+    const uint low = (pair & 0x7fffu) == 0x7c00u ? 0x0200u : 0u, high = (pair & 0x7fff0000u) == 0x7c000000u ? 0x02000000u : 0u;
+    return pair | low | high;
+}
+
 // Four results that lie by heads: `column` is their number in the order in which they are computed.
 void store_of_head(uint which, uint row, uint column, vec4 values) {
     const uint to = column % MATRIX_N ^ 4u; // of the other values of their pairs, in the matrix that `done` holds
@@ -45,6 +52,12 @@ void store_of_head(uint which, uint row, uint column, vec4 values) {
     const uint own = rotary_column(column / 4u);
     values = rotate(values, partner, row, own);
     const uint place = result_offset + begins[which] + own / head_size * head_step + row * head_size + own % head_size;
+    if (FP16_RESULT != 0u) { // heads are of whole eights
+        const uint to = result_offset + (place - result_offset) / 2u;
+        result[to] = cache_pair(values.xy);
+        result[to + 1u] = cache_pair(values.zw);
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) result[place + i] = floatBitsToUint(values[i]);
 }
 

@@ -40,7 +40,7 @@ from vksched.testing.op_cases.conv.conv import operands
 from vksched.testing.op_cases.conv.precision import with_precision
 from vksched.testing.op_cases.linalg.attention import CASES as ATTENTION
 from vksched.testing.op_cases.linalg.attention_with_kvcache import CASES as CACHED
-from vksched.testing.op_cases.linalg.attention_with_kvcache import cached, halved
+from vksched.testing.op_cases.linalg.attention_with_kvcache import cached, halved, narrow
 from vksched.testing.op_cases.linalg.int8 import CASES as INTEGERS
 from vksched.testing.op_cases.linalg.int8 import convolution as integer_convolution
 from vksched.testing.op_cases.linalg.int8 import int8_values
@@ -651,6 +651,42 @@ def test_a_group_goes_from_tile_to_tile_of_codes(runner: Runner) -> None:
     assert coopmats
     for variant in coopmats:
         np.testing.assert_array_equal(runner.run(case, limits, variant), case.expected())
+
+
+def test_attention_of_float16_reads_and_writes_its_rows_without_conversion() -> None:
+    case = narrow(halved(cached((1, 4, 64, 64), (2, 300), 64, 211, 64, right=0)))
+    call = with_precision(case, "mixed").call(CARD)
+    (coopmat,) = coopmats_of(call, case.declaration)
+    product, combine = lower(case.declaration, replace(call, variant=coopmat)).dispatches
+    assert product.shader == "attention_coopmat_kvcache_fp16_rows"
+    assert combine.shader == "attention_combine_fp16"
+    alone = narrow(halved(cached((1, 8, 2048, 64), (8, 300), 64, 211, 2048, right=0)))
+    call = replace(with_precision(alone, "mixed").call(CARD), variant=coopmat)
+    assert [d.shader for d in lower(case.declaration, call).dispatches] == [product.shader]
+    others = {
+        d.shader for d in lower(case.declaration, replace(call, variant="tiled 32")).dispatches
+    }
+    assert {"fp16_unpack", "fp16_pack"} < others
+
+
+@pytest.mark.parametrize("queries", [40, 700])
+def test_rows_of_float16_do_not_see_what_is_not_finite_behind_them(
+    queries: int, runner: Runner
+) -> None:
+    """With parts of the keys, and without."""
+    limits = runner.device.limits
+    case = narrow(halved(cached((1, 8, queries, 16), (8, 70), 16, 41, queries, right=0)))
+    *others, v = case.inputs
+    v = v.copy()
+    v[:, :, -3] = np.nan
+    case = with_precision(replace(case, inputs=(*others, v)), "mixed")
+    wanted = case.expected()
+    assert np.isnan(wanted[:, :, -3:]).all() and np.isfinite(wanted[:, :, :-3]).all()
+    coopmats = coopmats_of(case.call(limits), case.declaration)
+    assert coopmats
+    for variant in coopmats:
+        got = runner.run(case, limits, variant)
+        np.testing.assert_allclose(got, wanted, rtol=4e-3, atol=2e-3)
 
 
 def test_values_in_rows_of_an_odd_length_are_read_where_they_lie(runner: Runner) -> None:

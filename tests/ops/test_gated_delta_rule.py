@@ -11,9 +11,15 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ops.attention.gated_delta_rule import NAMES
 from vksched.ops.attention.gated_delta_rule_cpu import CHUNK, CPU_KERNEL, gated_delta_rule_reference
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import Runner
 from vksched.testing.op_cases.linalg.gated_delta_rule import operands
+from vksched.testing.op_cases.op_sample import OpSample
+from vksched.topology.limits import Limits
 
 SIZES = (2, 2 * CHUNK + 5, 2, 4, 8, 6)
+GPU = Limits(max_invocations=256, max_local_size=(256, 256, 64), storage_buffers=8)
+"""A GPU: several invocations share a column."""
 
 
 def test_parts_of_a_text_pass_the_state_on(scheds: Scheds) -> None:
@@ -29,6 +35,29 @@ def test_parts_of_a_text_pass_the_state_on(scheds: Scheds) -> None:
     wanted, last, got, state_of_parts = run(**dict(zip(NAMES, inputs, strict=True)))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state_of_parts, last, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [37, 128])
+def test_a_column_of_several_invocations_has_the_bits_of_its_head_alone(
+    scheds: Scheds, size: int
+) -> None:
+    inputs = operands((2, 5, 2, 4, size, 21))
+    q, k, *others = inputs
+    exact = tuple(x.astype(np.float64) for x in inputs)
+    wanted = gated_delta_rule_reference(exact, Attrs())
+    for device in scheds[0].devices:
+        if not isinstance(device, VulkanDevice):
+            continue
+        runner = Runner(device)
+        got = runner.run(OpSample("gated_delta_rule", inputs), GPU)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
+        key, own = np.s_[1:, :, 1:], np.s_[1:, :, 3:]
+        alone = (q[key], k[key], *(x[own] for x in others))
+        head = runner.run(OpSample("gated_delta_rule", alone), GPU)
+        np.testing.assert_array_equal(head, got[own])
+        token = (*(x[:, :1] for x in inputs[:5]), inputs[5])
+        step = runner.run(OpSample("gated_delta_rule", token), GPU)
+        np.testing.assert_array_equal(step[:, 0], got[:, 0])
 
 
 def cpu_result(inputs: tuple[NDArray, ...]) -> NDArray:

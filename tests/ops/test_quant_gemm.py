@@ -28,7 +28,7 @@ from vksched.testing.coopmat_tolerance import CUT
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.precision import with_precision
 from vksched.testing.op_cases.linalg.merged_linear import merged
-from vksched.testing.op_cases.linalg.merged_linear_rope import by_heads
+from vksched.testing.op_cases.linalg.merged_linear_rope import by_heads, heads_of_fp16
 from vksched.testing.op_cases.linalg.quantized_linear import linear
 from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
@@ -358,6 +358,30 @@ def test_rows_of_float16_are_read_and_written_without_conversion() -> None:
     assert names[0] == "fp16_unpack", "other kernels get float32"
 
 
+def test_heads_of_float16_are_written_without_conversion() -> None:
+    case = with_precision(by_heads("q4_K", (256, 64, 64), 5, 64, 64, True, 100), "mixed")
+    whole, halves = case.call(CARD), heads_of_fp16(case).call(CARD)
+    assert halves.output.dtype == FLOAT16
+    (one,), (other,) = (by(call, SMALL, "merged_linear_rope") for call in (whole, halves))
+    assert (dict(one.constants)["FP16_RESULT"], dict(other.constants)["FP16_RESULT"]) == (0, 1)
+    assert other.push == one.push and other.operands == one.operands
+    names = variants_of(get_op("merged_linear_rope"), halves)
+    assert names and all(name.startswith(COOPMAT) for name in names), "others write float32"
+
+
+def test_heads_beyond_the_range_are_not_a_number(runner: Runner) -> None:
+    """Infinite keys in a cache would weigh nothing, and no result would tell."""
+    case = by_heads("q8_0", (32, 32), 1, 32, 32, True, 20)
+    x, *others = case.inputs
+    large = np.where(np.arange(x.shape[-1]) == 0, np.float32(6e4), x)
+    case = with_precision(heads_of_fp16(replace(case, inputs=(large, *others))), "mixed")
+    wanted = case.expected()
+    assert 0 < np.isnan(wanted).sum() < wanted.size and not np.isinf(wanted).any()
+    for tile in tiles_of(runner):
+        got = runner.run(case, runner.device.limits, tile.name)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+
+
 ROWS = floats(33, 68, seed=5)
 CASES = [
     *(linear("q4_K", (m, 256), n, bias) for m, n, bias in ((16, 16, False), (33, 68, True))),
@@ -372,6 +396,10 @@ CASES = [
     by_heads("q6_K", (96, 48), 4, 24, 10, True, 33),
     by_heads("q8_0", (160, 80, 80), 3, 80, 48, False, 70, 64),
     by_heads("q5_0", (64, 64), 2, 32, 32, False, 17, 96),
+    *(
+        heads_of_fp16(by_heads("q4_K", (64, 32, 32), 3, 32, 32, way, k=512))
+        for way in (True, False)
+    ),
     *(of_fp16(linear(name, (33, k), 68, True)) for name, k in (("q4_K", 512), ("q8_0", 96))),
     of_fp16(stacked(merged("q6_K", (40,), 256, (48, 16, 32), False))),
     to_fp16(merged("q4_K", (40,), 512, (48, 48), False, "silu")),

@@ -15,6 +15,7 @@
     fuse_epilogues         fuse elementwise ops into the matmul or convolution before them
     store_rows_as_fp16     store the results of norms and gates as float16 for products that
                            convert them to it
+    store_heads_as_fp16    store q, k and v of a prompt as float16 for attention and a KV cache
 
 A pass is a function (graph, constraints) -> graph. Each node of the new graph has the name of the
 node whose value it computes. `Graph.aliases` maps the names of removed nodes to their replacements,
@@ -37,6 +38,7 @@ from ..ir.op import EPILOGUE, all_ops
 from .collapse_layers import WeightInspected, collapse_repeated_layers
 from .constant_folding import fold_constants
 from .constraints import RewriteConstraints
+from .fp16_heads import store_heads_as_fp16
 from .fp16_rows import store_rows_as_fp16
 from .fp16_weights import convert_weights_to_fp16
 from .fuse_activations import to_gelu, to_hard_swish, to_silu
@@ -105,6 +107,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_elementwise_ops,
     fuse_epilogues,
     store_rows_as_fp16,
+    store_heads_as_fp16,
 )
 """The passes in the order in which they run."""
 

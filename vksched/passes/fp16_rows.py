@@ -24,13 +24,14 @@ from ..ir.attrs import Attrs
 from ..ir.graph import Graph, Node
 from ..ir.op import EPILOGUE
 from ..ir.precision import allows_half
-from ..ops.lowering.fp16_result import DTYPE, stores_fp16
+from ..ops.lowering.fp16_result import DTYPE, OVERFLOW_NAN, stores_fp16
 from ..topology.limits import Limits
 from .constraints import RewriteConstraints
 from .fuse_linears import is_by_coopmats, is_on_cpu
 
 NORMS = ("rms_norm", "layer_norm")
 MERGED, ROPE = "merged_linear", "merged_linear_rope"
+ATTENTION = "attention_with_kvcache"
 WRITERS = (*NORMS, MERGED)
 CASTS = ("cast", "bitcast")
 """Views whose type is not that of their operand."""
@@ -42,7 +43,7 @@ def store_rows_as_fp16(graph: Graph, constraints: RewriteConstraints) -> Graph:
     if not is_supported(constraints.limits):
         return graph
     nodes = list(graph.nodes)
-    finder = _Finder(graph, constraints)
+    finder = Finder(graph, constraints)
     for node in graph.nodes:
         if is_writer(node):
             values = finder.values(node)
@@ -61,15 +62,19 @@ def is_supported(limits: Limits | None) -> bool:
 
 
 def keep_rows_in_float32(graph: Graph) -> Graph:
-    """Return a graph as it was before this pass: values beyond the range of float16 are visible."""
+    """Return a graph as it was before this pass and fp16_heads.py: values beyond the range of
+    float16 are visible.
+    """
     nodes = list(graph.nodes)
     restored = set[int]()
     for node in graph.nodes:
-        written = node.op in WRITERS and stores_fp16(node.attrs)
+        written = node.op in (*WRITERS, ROPE) and stores_fp16(node.attrs)
         if written:
-            attrs = Attrs({name: value for name, value in node.attrs.items() if name != DTYPE})
+            added = (DTYPE, OVERFLOW_NAN)
+            attrs = Attrs({name: value for name, value in node.attrs.items() if name not in added})
             node = replace(node, attrs=attrs)
-        if written or (node.id in graph.views and node.inputs[0] in restored):
+        reads = bool(node.inputs) and node.inputs[0] in restored
+        if written or (reads and (node.id in graph.views or node.op == ATTENTION)):
             restored.add(node.id)
             nodes[node.id] = replace(node, type=node.type.as_dtype(FLOAT32))
     return replace(graph, nodes=tuple(nodes)) if restored else graph
@@ -83,25 +88,29 @@ def is_writer(node: Node) -> bool:
     return node.op in NORMS or is_gate
 
 
-class _Finder:
+class Finder:
     """Find the readers of values."""
 
     def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
         self._graph = graph
         self._constraints = constraints
-        self._readers: dict[int, list[Node]] = defaultdict(list)
+        self.readers: dict[int, list[Node]] = defaultdict(list)
         for node in graph.nodes:
             for i in dict.fromkeys(node.inputs):
-                self._readers[i].append(node)
+                self.readers[i].append(node)
         self._ends = {i for _, i in graph.outputs} | set(graph.backed_up_states)
+
+    def is_visible(self, value: Node) -> bool:
+        """Return True if a value is an output, or is observed."""
+        return value.id in self._ends or value.name in self._constraints.observed
 
     def values(self, writer: Node) -> list[Node]:
         """Return a node and the views of its result; [] if anything but products reads them."""
         values, products = [writer], 0
         for value in values:  # grows during the loop
-            if value.id in self._ends or value.name in self._constraints.observed:
+            if self.is_visible(value):
                 return []
-            for reader in self._readers[value.id]:
+            for reader in self.readers[value.id]:
                 if reader.id in self._graph.views and reader.op not in CASTS:
                     values.append(reader)
                 elif self._converts(reader, value):

@@ -88,11 +88,11 @@ def is_by_coopmats(node: Node, types: tuple[TensorType, ...], limits: Limits | N
     """
     if limits is None or not limits.coopmat_checked:
         return False
-    call = _static_choice(node, types, limits)
+    call = static_choice(node, types, limits)
     return without_split(call.variant) in quant_gemm_tiles(call.limits)
 
 
-def _static_choice(node: Node, types: tuple[TensorType, ...], limits: Limits) -> Call:
+def static_choice(node: Node, types: tuple[TensorType, ...], limits: Limits) -> Call:
     """Return the call of a node by the static choice: measured variants come and go, the graph
     stays.
     """
@@ -327,7 +327,7 @@ class _Finder:
         """
         limits = self._constraints.limits
         types = tuple(self._nodes[i].type for i in node.inputs)
-        return limits is not None and tile_of(_static_choice(node, types, limits)) is not None
+        return limits is not None and tile_of(static_choice(node, types, limits)) is not None
 
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ...common.dtypes import FLOAT32, Shape
+from ...common.dtypes import FLOAT16, FLOAT32, Shape
 from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, fp16_operands
@@ -47,7 +47,8 @@ from .attention_sizes import Sizes, chunk_of, sizes_of
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "visible_range"]
 
-COOPMAT = "attention_coopmat"
+COOPMAT, FP16_ROWS = "attention_coopmat", "_rows"
+COMBINE, COMBINE_FP16 = "attention_combine", "attention_combine_fp16"
 MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
 """Suffixes of shader names: with a mask; with a key count; with a key count that is stored behind
 the queries, for devices that bind few buffers.
@@ -339,7 +340,8 @@ def _shader(call: Call, segment: _Segment) -> str:
     if call.variant == ROWS:
         return f"attention_rows{segment.kind}"
     if coopmat_of(call, segment.sizes):
-        return f"{COOPMAT}{segment.kind}"
+        rows = FP16_ROWS if call.inputs[0].dtype == FLOAT16 else ""
+        return f"{COOPMAT}{segment.kind}{rows}"
     low, high = visible_range(call.attrs)
     s = segment.sizes
     sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
@@ -373,9 +375,10 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
         *(("count", count), ("row", s.columns), ("parts", parts), ("queries", s.queries)),
         *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),
     )
+    is_fp16 = call.output.dtype == FLOAT16
     return (
         Dispatch(
-            "attention_combine",
+            COMBINE_FP16 if is_fp16 else COMBINE,
             (SCRATCH, OUTPUT),
             (groups, 1, 1),
             push,
@@ -405,7 +408,7 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
         for rows, columns in tiles
         for kind in (*kinds, "_shaped")
     )
-    return ("attention_combine", *of_rows, *of_lanes)
+    return (COMBINE, *of_rows, *of_lanes)
 
 
 _KVCACHE_KINDS = tuple(KVCACHE + suffix for suffix in KV_SUFFIX.values())
@@ -417,8 +420,15 @@ _GEMV_SHADERS = tuple(
 
 
 def _fp16_kvcache(call: Call) -> tuple[int, ...]:
-    """Return the operands that are read as float16: a float16 KV cache needs no conversion."""
-    return tuple(operand for operand in fp16_operands(call) if operand in (1, 2))
+    """Return the operands that need no conversion: a float16 KV cache, and with cooperative
+    matrices also q, new keys and values, and the result, if all of them are float16.
+    """
+    found = fp16_operands(call)
+    if call.output.size and set(found) == {0, 1, 2, 4, 5, OUTPUT}:
+        s = sizes_of(call)
+        if s.depth % 2 == s.columns % 2 == 0 and coopmat_of(call, s):
+            return found
+    return tuple(operand for operand in found if operand in (1, 2))
 
 
 KERNEL = Kernel(
@@ -428,7 +438,10 @@ KERNEL = Kernel(
     variants=variants,
 )
 CACHED_KERNEL = Kernel(
-    (*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *DECODE_SHADERS, *WHOLE_COPIES),
+    (
+        *(*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *DECODE_SHADERS, *WHOLE_COPIES),
+        *(f"{COOPMAT}{KVCACHE}{KV_SUFFIX[FLOAT16]}{FP16_ROWS}", COMBINE_FP16),
+    ),
     _lower_cached,
     _scratch_cached,
     variants=cached_variants,

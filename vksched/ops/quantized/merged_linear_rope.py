@@ -10,8 +10,10 @@ token each.
 
 With `by_heads`, for products of many rows (quant_gemm_dispatches.py), the result is the matrices
 (rows, head_size) of all heads, one after another, as attention reads them: a prompt then has no
-transposes either. The pass vksched/passes/fuse_rope.py creates it for many rows. This op is not
-part of the public API. Examples: tests/passes/test_fuse_linears.py, tests/passes/test_fuse_rope.py.
+transposes either. The pass vksched/passes/fuse_rope.py creates it for many rows. These matrices can
+be float16, for attention to a KV cache of float16 (passes/fp16_heads.py). This op is not part of
+the public API. Examples: tests/passes/test_fuse_linears.py, tests/passes/test_fuse_rope.py,
+tests/passes/test_fp16_heads.py.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ...ir.op import Call, Dispatch, Kernel, Op, Work, get_op, register
 from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
 from ..linalg.matmul_kernels import MAX_GEMV_ROWS
+from ..lowering.fp16_result import as_fp16, stores_fp16, with_fp16_result
 from . import gemv_mixed
 from . import quant_gemm_tiled as tiled
 from .gguf_formats import FORMAT
@@ -93,6 +96,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     rows, pairs = math.prod(own[0].shape[:-1]), rotary_dim // 2
     if _is_by_heads(attrs) and not is_stacked(attrs):
         raise ShapeError(f"[{NAME}] expected stacked with by_heads, got {attrs}")
+    if stores_fp16(attrs) and not _is_by_heads(attrs):
+        raise ShapeError(f"[{NAME}] expected by_heads with a result of float16, got {attrs}")
     if not (_is_by_heads(attrs) or 0 < rows <= MAX_GEMV_ROWS):
         raise ShapeError(
             f"[{NAME}] expected 1 to {MAX_GEMV_ROWS} rows, got {inputs[0].shape}; try by_heads"
@@ -153,7 +158,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     *own, cos, sin = inputs
     parts = cpu_products(tuple(own), _parted(attrs)[0])
-    out[...] = _result(parts, cos, sin, attrs).reshape(out.shape)
+    out[...] = as_fp16(_result(parts, cos, sin, attrs), attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -197,37 +202,40 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 register(
-    Op(
-        NAME,
-        _infer,
-        _reference,
-        Kernel(
-            (
-                *merged_shaders("quant_gemv_merged_rope"),
-                *gemv_mixed.ROPE_SHADERS,
-                *QUANT_GEMM_SHADERS,
-                *tiled.TILED_SHADERS,
+    with_fp16_result(
+        Op(
+            NAME,
+            _infer,
+            _reference,
+            Kernel(
+                (
+                    *merged_shaders("quant_gemv_merged_rope"),
+                    *gemv_mixed.ROPE_SHADERS,
+                    *QUANT_GEMM_SHADERS,
+                    *tiled.TILED_SHADERS,
+                ),
+                _lower,
+                variants=_variants,
+                takes_fp16=quant_gemm_takes_fp16,
             ),
-            _lower,
-            variants=_variants,
-            takes_fp16=quant_gemm_takes_fp16,
+            attrs={
+                "format": FORMAT,
+                "normed": Flag(),
+                "eps": Float(0.0),
+                "heads": Int(1),
+                "head_size": Int(1),
+                "rotary_dim": Int(2),
+                "interleaved": Flag(),
+                "stacked": Optional(Flag()),
+                "by_heads": Optional(Flag()),
+                PRECISION: Optional(OneOf(PRECISIONS)),
+            },
+            operands=(4, 4 + MAX_WEIGHTS),
+            work=_work,
+            float32_result=True,
+            cpu=CpuKernel(_cpu),
         ),
-        attrs={
-            "format": FORMAT,
-            "normed": Flag(),
-            "eps": Float(0.0),
-            "heads": Int(1),
-            "head_size": Int(1),
-            "rotary_dim": Int(2),
-            "interleaved": Flag(),
-            "stacked": Optional(Flag()),
-            "by_heads": Optional(Flag()),
-            PRECISION: Optional(OneOf(PRECISIONS)),
-        },
-        operands=(4, 4 + MAX_WEIGHTS),
-        work=_work,
-        float32_result=True,
-        cpu=CpuKernel(_cpu),
+        overflow_nan=True,
     )
 )
 no_gradient("is created by a pass from ops with gradients", NAME)

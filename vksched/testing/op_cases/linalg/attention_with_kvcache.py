@@ -158,6 +158,13 @@ CASES = [
         for q, columns in (((1, 4, 3, 64), 64), ((1, 2, 2, 7), 5))
     ),
     *(
+        with_layout(narrow(halved(cached(q, keys, columns, 211, q[2], right=0))), turns)
+        for q, keys, columns, turns in (
+            ((1, 4, 40, 16), (2, 300), 16, (0, 0, 0, 1)),
+            ((2, 2, 20, 6), (1, 240), 10, (0, 0, 0, 0)),
+        )
+    ),
+    *(
         change(wild(cached(q, (2, 300), columns, used, q[2], right=0)))
         for change in (lambda case: case, halved, in_q8_0)
         for q, columns, used in (

@@ -67,6 +67,8 @@ CASES = [
     sample((1, 7, 1, 3, 13, 5), "shared keys"),
     sample((2, 37, 2, 4, 8, 6), "chunks"),
     sample((1, 40, 1, 1, 16, 70), "padding", padding=9),
+    sample((1, 5, 1, 2, 128, 17), "a column of several invocations"),
+    sample((2, 3, 1, 1, 37, 5), "parts of unequal size"),
     sample((1, 70, 1, 1, 256, 2), "several dispatches of a CPU driver"),
     sample((1, 0, 1, 2, 3, 4), "no tokens"),
     sample((0, 2, 1, 2, 3, 4), "no sequences"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....common.dtypes import FLOAT16
 from ....common.errors import DTypeError, ShapeError
 from ....ir.precision import MIXED
 from ....ops.quantized.gguf_formats import FORMATS
@@ -65,6 +66,12 @@ def by_heads(
     return replace(case, attrs=attrs, name=f"{case.name} by heads")
 
 
+def heads_of_fp16(case: OpSample) -> OpSample:
+    """Return a case whose heads are stored as float16."""
+    attrs = {**case.attrs, "dtype": FLOAT16, "overflow_nan": True}
+    return replace(case, attrs=attrs, name=f"{case.name} to float16")
+
+
 def _of_fp16(case: OpSample) -> OpSample:
     """Return a case whose rows are stored as float16."""
     x, *others = case.inputs
@@ -102,9 +109,11 @@ ROUNDED = [
     ),
     with_precision(by_heads("q4_K", (64, 32, 32), 3, 32, 32, False, k=512), MIXED),
     with_precision(_of_fp16(by_heads("q8_0", (64, 32), 3, 32, 16, True)), MIXED),
+    with_precision(heads_of_fp16(by_heads("q8_0", (64, 32), 3, 32, 16, True)), MIXED),
 ]
 """Samples whose rows may be rounded."""
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
+_NO_NAN = {**by_heads("q4_K", (64,), 2, 32, 32, True).attrs, "dtype": FLOAT16}
 ERRORS = [
     ErrorSample(lambda: _with(_CASE, heads=4).result_type(), ShapeError, "at most 96"),
     ErrorSample(
@@ -127,6 +136,14 @@ ERRORS = [
         lambda: _with(by_heads("q4_K", (64,), 2, 32, 32, True), stacked=False).result_type(),
         ShapeError,
         "expected stacked",
+    ),
+    ErrorSample(lambda: heads_of_fp16(_CASE).result_type(), ShapeError, "expected by_heads"),
+    ErrorSample(
+        lambda: replace(
+            heads_of_fp16(by_heads("q4_K", (64,), 2, 32, 32, True)), attrs=_NO_NAN
+        ).result_type(),
+        DTypeError,
+        "expected overflow_nan",
     ),
     ErrorSample(
         lambda: replace(
