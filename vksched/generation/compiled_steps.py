@@ -112,13 +112,14 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
 class StepSize(NamedTuple):
     """The size of a step. rows: None for the step of one sequence, whose cache has one slot.
-    all_logits, as_decoded: as in `LanguageModel.step`.
+    all_logits, as_decoded, picture: as in `LanguageModel.step`.
     """
 
     tokens: int
     rows: int | None = None
     all_logits: bool = False
     as_decoded: bool = False
+    picture: bool = False
 
 
 class CompiledSteps:
@@ -130,7 +131,8 @@ class CompiledSteps:
     modes than "mixed" and "float16". precision: a precision mode, AUTO or FAST; None selects the
     scheduler's mode, or AUTO if it has none. prefetch: False to read no weights before a step is
     compiled. in_flight: the number of groups of slots that share the layers' devices; each has a
-    `CompiledSteps` of its own.
+    `CompiledSteps` of its own. reads_pictures: texts may have pictures, after which positions of a
+    model with M-RoPE differ from indices.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class CompiledSteps:
         prefetch: bool = True,
         slots: int = 1,
         in_flight: int = 1,
+        reads_pictures: bool = False,
     ) -> None:
         if isinstance(precision, str):
             check_precision(precision, "chat", CHAT_PRECISIONS)
@@ -153,6 +156,8 @@ class CompiledSteps:
         self.length = length
         self.slots = slots
         self._in_flight = in_flight
+        self.is_shifted = reads_pictures and model.has_mrope
+        """True if steps have the positions of their tokens as inputs."""
         self._asked: Precision = precision or scheduler.precision or AUTO
         self._precision = self._asked
         """The precision of all steps, once it is decided."""
@@ -328,10 +333,12 @@ class CompiledSteps:
             rows=size.rows,
             all_logits=size.all_logits,
             as_decoded=size.as_decoded,
+            picture=size.picture,
+            shifted=self.is_shifted,
         )
 
     def _parts_of(self, size: StepSize) -> int:
-        return 1 if size.all_logits else self._parts.get(size.tokens, 1)
+        return 1 if size.all_logits or size.picture else self._parts.get(size.tokens, 1)
 
     def _compiled(self, size: StepSize) -> CompiledGraph:
         """Return a compiled step; steps of a single device are cached on disk."""

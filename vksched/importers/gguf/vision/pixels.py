@@ -22,8 +22,13 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats of files. Decoders of others may start programs, as that of EPS does."""
 
 
-def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
+def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = None) -> NDArray:
     """Return the normalized pixels of a picture, (3, image_size, image_size) float32.
+
+    Parameters
+    ----------
+    max_pixels
+        The maximum number of pixels of the picture; `MAX_PIXELS` if None.
 
     Raises
     ------
@@ -35,7 +40,7 @@ def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
         The package Pillow is missing.
     """
     size = hyper.image_size
-    resized = _opened(picture).resize((size, size), resample=_bilinear())
+    resized = _opened(picture, max_pixels or MAX_PIXELS).resize((size, size), resample=_bilinear())
     scaled = np.asarray(resized, np.float32).transpose(2, 0, 1) / np.float32(255)
     mean, std = (
         np.array(each, np.float32).reshape(CHANNELS, 1, 1) for each in (hyper.mean, hyper.std)
@@ -49,7 +54,7 @@ def _bilinear() -> int:
     return Resampling.BILINEAR
 
 
-def _opened(picture: object) -> Image:
+def _opened(picture: object, most: int) -> Image:
     """Return a picture of Pillow with three channels."""
     try:
         from PIL import Image
@@ -63,7 +68,7 @@ def _opened(picture: object) -> Image:
                 "[vision] expected pixels (height, width, 3) of uint8, got "
                 f"{picture.shape} of {picture.dtype}"
             )
-        _check_pixels(picture.shape[1], picture.shape[0])
+        _check_pixels(picture.shape[1], picture.shape[0], most)
         return Image.fromarray(np.ascontiguousarray(picture))
     source: Image.Image | io.BytesIO | str | bytes
     if isinstance(picture, Image.Image):
@@ -79,9 +84,9 @@ def _opened(picture: object) -> Image:
         )
     try:
         if isinstance(source, Image.Image):
-            return _upright(source)
+            return _upright(source, most)
         with Image.open(source, formats=FORMATS) as found:
-            return _upright(found)
+            return _upright(found, most)
     except (ModelFormatError, FileNotFoundError):
         raise
     except Exception as error:  # decoders of pictures raise errors of many kinds
@@ -91,12 +96,12 @@ def _opened(picture: object) -> Image:
         ) from error
 
 
-def _upright(found: Image) -> Image:
+def _upright(found: Image, most: int) -> Image:
     """Return a picture with three channels of 8 bits, rotated as its Exif orientation says."""
     from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
 
-    _check_pixels(*found.size)
+    _check_pixels(*found.size, most)
     transposed: Image = exif_transpose(found)
     if transposed.mode.startswith("I;16"):  # Pillow would clip values over 255
         grey = np.asarray(transposed).astype(np.uint32)
@@ -104,8 +109,8 @@ def _upright(found: Image) -> Image:
     return transposed.convert("RGB")
 
 
-def _check_pixels(width: int, height: int) -> None:
-    if not 0 < width * height <= MAX_PIXELS:
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if not 0 < width * height <= most:
         raise ModelFormatError(
-            f"[vision] expected a picture of 1 to {MAX_PIXELS} pixels, got {width} x {height}"
+            f"[vision] expected a picture of 1 to {most} pixels, got {width} x {height}"
         )

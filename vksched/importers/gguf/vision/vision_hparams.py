@@ -12,7 +12,9 @@ from ..hparams.hparams import MAX_LAYERS, architecture_of
 from ..hparams.metadata_keys import MAX_REAL, MetadataKeys
 from ..read.loader import GgufFile
 
-ARCHITECTURE, PROJECTORS = "clip", ("gemma3",)
+ARCHITECTURE = "clip"
+PROJECTORS = {"gemma3": ("gemma3",)}
+"""The architectures of the language models of each kind of projector."""
 MAX_SIDE = 1 << 14
 """The maximum side of a picture in pixels."""
 CHANNELS = 3

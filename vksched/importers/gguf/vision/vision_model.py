@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from ....common.dtypes import FLOAT32, NDArray
-from ....common.errors import ShapeError
+from ....common.errors import ModelFormatError, ShapeError
 from ....ir.tensor import Tensor
 from ...base import ImportedModel
 from ..architectures.weights import MetaWeights, Weights
 from ..read.loader import GgufFile
 from .pixels import pixels_of
 from .siglip import Siglip
-from .vision_hparams import CHANNELS, VisionHParams, read_vision
+from .vision_hparams import CHANNELS, PROJECTORS, VisionHParams, read_vision
+
+MARKERS = {"gemma3": ("\n\n<start_of_image>", "<end_of_image>\n\n")}
+"""The texts before and after a picture, by the kind of projector."""
 
 
 class VisionModel(ImportedModel):
@@ -64,13 +68,43 @@ class VisionModel(ImportedModel):
         """The shape of the pixels of a picture."""
         return CHANNELS, self.hyper.image_size, self.hyper.image_size
 
-    def pixels(self, picture: object) -> NDArray:
+    def check_model(self, architecture: str, width: int) -> None:
+        """Raise ModelFormatError unless a language model reads the tokens of this encoder."""
+        known = PROJECTORS[self.hyper.projector]
+        if architecture not in known or width != self.width:
+            raise ModelFormatError(
+                f"[vision] expected a language model of {' or '.join(known)} with width "
+                f"{self.width} for this projector file, got {architecture} with width "
+                f"{width}; try the projector file of the model"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the tokens of a picture see each other."""
+        return True
+
+    @property
+    def markers(self) -> tuple[str, str]:
+        """The texts before and after the tokens of a picture in a prompt, as the model was trained
+        with them; they have names of control tokens.
+        """
+        return MARKERS[self.hyper.projector]
+
+    def tokens_of(self, shape: Sequence[int]) -> tuple[int, tuple[int, int] | None]:
+        """Return the number of tokens of a picture whose pixels have a shape, and their rows and
+        columns with M-RoPE; None if they have positions like those of text.
+        """
+        return self.tokens, None
+
+    def pixels(self, picture: object, max_pixels: int | None = None) -> NDArray:
         """Return the pixels of a picture for `encode`, (3, size, size) float32.
 
         Parameters
         ----------
         picture
             A path, the bytes of a file, (height, width, 3) uint8, or a picture of Pillow.
+        max_pixels
+            The maximum number of pixels of the picture; 2**26 if None.
 
         Raises
         ------
@@ -81,7 +115,7 @@ class VisionModel(ImportedModel):
         VkschedError
             The package Pillow is missing.
         """
-        return pixels_of(picture, self.hyper)
+        return pixels_of(picture, self.hyper, max_pixels)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Return the tokens of pictures, as a tensor to compile.
