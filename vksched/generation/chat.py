@@ -113,6 +113,8 @@ class Chat(ProcessBound):
             *(scheduler, model, self.ctx, 1, placement, progress, cache_type, precision),
             reads_pictures=projector is not None,
         )
+        if projector is not None and projector.is_whole:
+            self._steps.picture_tokens = projector.tokens
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
@@ -139,21 +141,14 @@ class Chat(ProcessBound):
         asked = None if prompt is None else self._encoded(prompt)
         with self._alone():
             if asked is None:
-                self._prepare_pictures()
+                if self._pictures is not None:
+                    self._pictures.prepare()  # first: its weights need memory, too
                 self._steps.prepare_prompt()
             else:
                 pictures = self._encode_pictures(asked)
                 places = PromptPictures(asked.tokens, pictures) if pictures else None
                 self._steps.prepare_prompt(len(asked.tokens), places)
             self._core.speculator.prepare()
-
-    def _prepare_pictures(self) -> None:
-        """Compile the encoder of pictures, and the step that reads a picture of the usual size."""
-        if self._pictures is not None:
-            self._pictures.prepare()
-            projector = self._pictures.projector
-            if projector.is_whole and projector.tokens <= self.ctx:
-                self._steps.prepare_picture(projector.tokens)
 
     def _encode_pictures(self, prompt: EncodedPrompt) -> tuple[EncodedPicture, ...]:
         if self._pictures is None:

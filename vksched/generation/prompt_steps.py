@@ -27,6 +27,8 @@ from .step_runner import Logits
 class PromptSteps(SlotGraphs):
     """The steps of a model that read prompts into the slots of a KV cache."""
 
+    picture_tokens = 0
+    """The number of tokens of a picture that one step must read; 0 if there is no fixed one."""
     _is_cache_checked = False
     """True if a decode step has read the rows of a text."""
 
@@ -141,6 +143,7 @@ class PromptSteps(SlotGraphs):
         if tokens is None:
             for size in self.steps.sizes:
                 self.steps.run(self._size(size))
+            self._prepare_picture()
             return
         for part in pictures.parts(0, tokens) if pictures else [Part(0, tokens)]:
             start, is_picture = part.start, part.picture is not None
@@ -149,13 +152,10 @@ class PromptSteps(SlotGraphs):
                 self.steps.run(self._size(count)._replace(picture=is_picture))
                 start += count
 
-    def prepare_picture(self, tokens: int) -> None:
-        """Compile the step that reads a picture of `tokens` tokens which see each other."""
-        self._retry(lambda: self._prepare_picture(tokens))
-
-    def _prepare_picture(self, tokens: int) -> None:
-        self.steps.decide()
-        self.steps.run(self._size(tokens)._replace(picture=True))
+    def _prepare_picture(self) -> None:
+        """Compile the step that reads a picture, if pictures have a fixed number of tokens."""
+        if 0 < self.picture_tokens <= self.length:
+            self.steps.run(self._size(self.picture_tokens)._replace(picture=True))
 
     def _free(self) -> None:
         super()._free()

@@ -218,6 +218,7 @@ class SlotSteps(PromptSteps):
             self.steps.run(self._size(tokens))
             if tokens <= MAX_LOGPROBS:
                 self.steps.run(self._size(tokens, all_logits=True))
+        self._prepare_picture()
         self._cache_rows().prepare()
         self._cache_states().prepare()
         if self._slots == 1:

@@ -259,7 +259,7 @@ def app(
             max_queue=max_queue,
             cache_ram=cache_ram,
             observer=metrics.observe,
-            reads_pictures=projector is not None,
+            projector=projector,
         )
         if prepare:
             engine.prepare()

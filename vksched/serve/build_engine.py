@@ -46,11 +46,10 @@ def build_engine(
     max_queue: int,
     cache_ram: int,
     observer: Observer,
-    reads_pictures: bool = False,
+    projector: VisionModel | None = None,
 ) -> BatchingEngine | EngineGroup:
     """Return the engine of a split, or a group of engines; see `vksched.serve.app` for the other
-    parameters. Engines share the queue's places and the host memory equally. reads_pictures: as of
-    `CompiledSteps`.
+    parameters. Engines share the queue's places and the host memory equally.
     """
     members: list[GroupMember] = []
     count = len(choice.engines)
@@ -69,8 +68,10 @@ def build_engine(
                 cache_type=request.cache_type,
                 precision=request.precision,
                 in_flight=in_flight,
-                reads_pictures=reads_pictures,
+                reads_pictures=projector is not None,
             )
+            if projector is not None and projector.is_whole:
+                runner.picture_tokens = projector.tokens
             try:
                 drafters = _drafters(request, devices, plan.slots)
             except BaseException:
