@@ -67,7 +67,8 @@ class PictureEncoder(ProcessBound):
         progress: Progress | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        projector.check_model(model.architecture, model.hyper.width)
+        hyper = model.hyper
+        projector.check_model(model.architecture, hyper.width * (1 + hyper.deepstack))
         self.projector = projector
         self._scheduler = scheduler
         self._progress = progress

@@ -15,7 +15,7 @@ from .architectures.family import Family
 from .architectures.mixer import recurrent_bytes
 from .architectures.network import Network
 from .architectures.padded_encoder import PaddedEncoder
-from .architectures.pictures import PicturedSequence, checked_pictures
+from .architectures.pictures import checked_pictures, pictured_sequence
 from .architectures.token_layout import FullSequence, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
 from .cached_sequence import Step
@@ -95,7 +95,7 @@ class LanguageModel(ImportedModel):
     @property
     def has_mrope(self) -> bool:
         """True if tokens of pictures have positions in time, rows and columns."""
-        return False
+        return bool(self._family().mrope and self.hyper.rope.sections)
 
     @property
     def recurrent_bytes(self) -> int:
@@ -103,7 +103,9 @@ class LanguageModel(ImportedModel):
         family, hyper = self._family(), self.hyper
         return recurrent_bytes(family.mixer, hyper, sum(family.with_state(hyper.recurrent)))
 
-    def logits(self, ids: Tensor, pictures: Tensor | None = None) -> Tensor:
+    def logits(
+        self, ids: Tensor, pictures: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         """Return the next-token logits of each token, (b, n, vocabulary), as a tensor to compile.
 
         Parameters
@@ -112,6 +114,9 @@ class LanguageModel(ImportedModel):
             The tokens, (b, n) int32. With pictures, `vocabulary + row` is a row of their tokens.
         pictures
             The tokens of pictures, (pictures, tokens, width), as `VisionModel.encode` returns them.
+        positions
+            With pictures and M-RoPE, the positions of all tokens in time, rows and columns,
+            (b, 3, n) int32.
 
         Raises
         ------
@@ -127,7 +132,7 @@ class LanguageModel(ImportedModel):
         if pictures is None:
             return self._network(FullSequence(length)).logits(ids)
         shown = checked_pictures(self._family(), self.hyper, pictures)
-        layout = PicturedSequence(length, shown.numbers(ids))
+        layout = pictured_sequence(self._family(), shown, ids, positions)
         return replace(self._network(layout), pictures=shown).logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:

@@ -61,7 +61,14 @@ def build_step(
     _check_sizes(cache, tokens, parts, how)
     each, of_row = tokens // parts, () if how.rows is None else (how.rows,)
     shape = how.rows or 1, tokens
-    ids = input("picture", (*shape, hyper.width)) if how.picture else input("ids", shape, INT32)
+    ids, rotary = input("ids", shape, INT32), None
+    if how.picture:
+        ids = input("picture", (*shape, hyper.width * (1 + hyper.deepstack)))
+    if how.shifted:
+        rotary = input("shift", of_row, INT32, bounds=(-cache.length, 0))
+        if how.picture:
+            rotary = input("positions", (shape[0], 3, tokens), INT32, bounds=(0, cache.length - 1))
+    is_whole = how.picture and not whole.family.mrope
     start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
     slots = None
     if how.rows is not None:
@@ -77,9 +84,9 @@ def build_step(
     tables: Tables = {}
     for part in range(parts):
         with turn(part) if parts > 1 else nullcontext():
-            about = how.round_rows, slots, how.as_decoded, how.picture
+            about = how.round_rows, slots, how.as_decoded, is_whole
             own = count if part == parts - 1 else None
-            text = CachedSequence(cache, each, start, last, text, *about, count=own)
+            text = CachedSequence(cache, each, start, last, text, *about, count=own, rotary=rotary)
             mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
             built = replace(network(text), tables=tables, scale_rows=how.scale_rows)
             logits = built.logits(mine)

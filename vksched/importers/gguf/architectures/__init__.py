@@ -33,7 +33,17 @@ from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
-from .qwen import QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
+from .qwen import (
+    QWEN,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN2_VL,
+    QWEN3,
+    QWEN3_NEXT,
+    QWEN3_VL,
+    QWEN35,
+    SEED_OSS,
+)
 from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
@@ -57,12 +67,12 @@ KNOWN: Mapping[str, Family] = {
     "dbrx": DBRX,
     "qwen": QWEN,
     "qwen2": QWEN2,
-    "qwen2vl": QWEN2,
+    "qwen2vl": QWEN2_VL,
     "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
-    "qwen3vl": QWEN3,
+    "qwen3vl": QWEN3_VL,
     "qwen3moe": QWEN3,
-    "qwen3vlmoe": QWEN3,
+    "qwen3vlmoe": QWEN3_VL,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN35,
     "qwen35moe": QWEN35,

@@ -115,7 +115,9 @@ class Family:
     and attention, and add their outputs. single_block: a layer has either feed-forward, or
     attention, or the mixer.
 
-    takes_pictures: texts may contain pictures, whose tokens see each other.
+    takes_pictures: texts may contain pictures, whose tokens see each other without M-RoPE. mrope:
+    the order of the pairs that rotate by positions in time, rows and columns, "sections" or
+    "interleaved"; "" without M-RoPE.
     """
 
     encoder: bool = False
@@ -172,6 +174,7 @@ class Family:
     mixer_with_attention: bool = False
     single_block: bool = False
     takes_pictures: bool = False
+    mrope: str = ""
 
     def with_state(self, recurrent: Sequence[bool]) -> tuple[bool, ...]:
         """Return, for each layer, True if it has a recurrent state. recurrent: those of the file,

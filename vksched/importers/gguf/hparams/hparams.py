@@ -48,7 +48,8 @@ class HParams:
     tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
     whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
     the sizes of recurrent layers, 0 if absent. latent: the sizes of latent attention; None if
-    attention is another one.
+    attention is another one. deepstack: the number of first layers to whose output an encoder of
+    pictures adds rows.
     """
 
     architecture: str
@@ -98,6 +99,7 @@ class HParams:
     per_layer_width: int
     xielu: tuple[XIELU, ...]
     altup: AltUp | None
+    deepstack: int = 0
 
     def head_sizes(self, layer: int) -> tuple[int, int]:
         """Return the sizes of keys and of values of a layer."""
@@ -216,6 +218,7 @@ def read_hyper(file: GgufFile) -> HParams:
         shared_kv_layers=_read_shared_kv_layers(keys, layers),
         per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
         altup=read_altup(keys, layers),
+        deepstack=keys.whole("n_deepstack_layers", 0, minimum=0, maximum=layers),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
     )
 

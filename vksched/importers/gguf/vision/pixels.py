@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -11,19 +12,19 @@ import numpy as np
 
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ModelFormatError, VkschedError
-from .vision_hparams import CHANNELS, VisionHParams
+from .vision_hparams import CHANNELS, MAX_PIXELS, VisionHParams
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 1 << 26
-"""The maximum size of a picture; a larger one may be an attack on the memory."""
+MAX_RATIO = 200
+"""The maximum ratio of the sides of a picture of Qwen."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats of files. Decoders of others may start programs, as that of EPS does."""
 
 
 def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = None) -> NDArray:
-    """Return the normalized pixels of a picture, (3, image_size, image_size) float32.
+    """Return the normalized pixels of a picture, (3, height, width) float32.
 
     Parameters
     ----------
@@ -39,8 +40,12 @@ def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = No
     VkschedError
         The package Pillow is missing.
     """
-    size = hyper.image_size
-    resized = _opened(picture, max_pixels or MAX_PIXELS).resize((size, size), resample=_bilinear())
+    opened = _opened(picture, max_pixels or MAX_PIXELS)
+    if hyper.is_qwen:
+        resized = opened.resize(fitting_size(*opened.size, hyper), resample=_resampling("BICUBIC"))
+    else:
+        size = hyper.image_size
+        resized = opened.resize((size, size), resample=_resampling("BILINEAR"))
     scaled = np.asarray(resized, np.float32).transpose(2, 0, 1) / np.float32(255)
     mean, std = (
         np.array(each, np.float32).reshape(CHANNELS, 1, 1) for each in (hyper.mean, hyper.std)
@@ -48,10 +53,38 @@ def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = No
     return np.asarray((scaled - mean) / std)
 
 
-def _bilinear() -> int:
+def fitting_size(width: int, height: int, hyper: VisionHParams) -> tuple[int, int]:
+    """Return the width and the height of a picture for an encoder of Qwen: multiples of the side of
+    a merged square, with nearly the same ratio, and within the encoder's numbers of pixels.
+
+    Raises
+    ------
+    ModelFormatError
+        One side is more than 200 times longer than the other.
+    """
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise ModelFormatError(
+            f"[vision] expected a picture whose sides have a ratio of at most {MAX_RATIO}, got "
+            f"{width} x {height}"
+        )
+    unit, (least, most) = hyper.patch_size * hyper.pool, hyper.pixels
+    area = width * height
+    found = [max(unit, round(side / unit) * unit) for side in (width, height)]
+    if found[0] * found[1] > most:
+        scale = math.sqrt(most / area)
+        found = [max(unit, math.floor(side * scale / unit) * unit) for side in (width, height)]
+        longer = int(height > width)  # the other side may have been raised to one square
+        found[longer] = min(found[longer], max(unit, most // found[1 - longer] // unit * unit))
+    elif found[0] * found[1] < least:
+        scale = math.sqrt(least / area)
+        found = [math.ceil(side * scale / unit) * unit for side in (width, height)]
+    return found[0], found[1]
+
+
+def _resampling(name: str) -> int:
     from PIL.Image import Resampling
 
-    return Resampling.BILINEAR
+    return Resampling[name]
 
 
 def _opened(picture: object, most: int) -> Image:
