@@ -193,8 +193,13 @@ def test_pictures_of_other_formats_and_sizes_are_refused(
 @pytest.mark.parametrize(
     ("key", "kind", "value", "match"),
     [
-        ("projector_type", ValueType.STRING, "ldp", "one of gemma3, got 'ldp'; try a projector"),
-        ("projector_type", None, None, "'clip.projector_type': expected one of gemma3, got ''"),
+        (
+            "projector_type",
+            ValueType.STRING,
+            "ldp",
+            "one of gemma3, .*, got 'ldp'; try a",
+        ),
+        ("projector_type", None, None, "'clip.projector_type': expected one of gemma3, .*, got ''"),
         ("has_vision_encoder", ValueType.BOOL, False, "has_vision_encoder': expected true"),
         ("has_vision_encoder", ValueType.UINT32, 1, "expected true or false, got 1"),
         ("use_gelu", None, None, "'clip.use_gelu': expected true"),

@@ -56,6 +56,8 @@ saturate a large card, and each step dequantizes the weights again.
 """
 NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
+OUTPUT, EMBEDDING = "output.weight", "token_embd"
+"""The name of the matrix for logits, and the begin of the names of nodes of the embedding."""
 MICROBATCHES = (4, 16)
 """The numbers of microbatches of longer steps, each of the largest size. Devices process them as a
 pipeline: the next device reads a part while this one reads the part after it.
@@ -346,10 +348,22 @@ class CompiledSteps:
         step = self._step(size, parts == 1 and self._fits_one_device())
         with resting_collector(NODES_PER_LAYER * self.model.hyper.layers * parts):
             run = self.scheduler.compile(
-                step, self.placement, self._progress, precision=self._precision
+                step, self._placement_of(size), self._progress, precision=self._precision
             )
         run.disable_overflow_check()
         return run
+
+    def _placement_of(self, size: StepSize) -> Placements | None:
+        """Return the placement of a step. That of a picture has no embedding, unless logits are
+        computed with the same matrix.
+        """
+        if not size.picture or self.placement is None or OUTPUT not in self.model.weights:
+            return self.placement
+        return {
+            key: device
+            for key, device in self.placement.items()
+            if not (isinstance(key, str) and key.startswith(EMBEDDING))
+        }
 
     def compile_graph(
         self, outputs: Outputs, updates: Updates, names: Iterable[str]

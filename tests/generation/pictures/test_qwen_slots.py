@@ -52,14 +52,14 @@ def test_an_engine_goes_on_within_a_picture() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         steps = SlotSteps(sched, qwen.language_model(golden), 40, 1, reads_pictures=True)
         core = EngineCore(steps, reuse_decoded=True)
-        for kept in (0, 12, 24, len(ids)):  # 12 and 24 are within pictures
-            core.truncate(0, kept)
+        for retained in (0, 12, 24, len(ids)):  # 12 and 24 are within pictures
+            core.truncate(0, retained)
             stream = TokenStream(core.submit(request), golden, core.step)
             (output,) = stream
             assert output.logprobs is not None
             found = [chance for _, chance in output.logprobs.top]
             np.testing.assert_allclose(found, wanted, **CLOSE)
-            assert stream.cached_tokens == min(kept, len(ids) - 1)
+            assert stream.cached_tokens == min(retained, len(ids) - 1)
         core.close()
 
 

@@ -104,10 +104,10 @@ def export(name: str) -> None:
             parts = file_names(parameter, tuple(array.shape))
             for key, shape in parts.items():
                 tensors[key] = list(shape)
-            made = [values(key, shape) for key, shape in parts.items()]
+            arrays = [values(key, shape) for key, shape in parts.items()]
             if parameter.endswith("patch_embed.proj.weight"):
-                made = [np.stack(made, 2)]
-            array.copy_(torch.tensor(np.concatenate(made).reshape(array.shape)))
+                arrays = [np.stack(arrays, 2)]
+            array.copy_(torch.tensor(np.concatenate(arrays).reshape(array.shape)))
         shown = torch.cat([patches(each) for each in pixels()])
         grid = torch.tensor([[1, rows * POOL, columns * POOL] for rows, columns in GRIDS])
         first, second = ([PICTURE] * (rows * columns) for rows, columns in GRIDS)

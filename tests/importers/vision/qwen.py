@@ -188,13 +188,13 @@ STD = [0.26862954, 0.26130258, 0.27577711]
 
 
 def _arrays(golden: QwenGolden, fused: bool) -> dict[str, NDArray]:
-    made = {name: language.values(name, shape) for name, shape in golden.tensors.items()}
+    arrays = {name: language.values(name, shape) for name, shape in golden.tensors.items()}
     if not fused:
-        return made
+        return arrays
     out: dict[str, NDArray] = {}
-    for name, array in made.items():
+    for name, array in arrays.items():
         if ".attn_q." in name:
-            own = [made[name.replace(".attn_q.", f".attn_{which}.")] for which in "qkv"]
+            own = [arrays[name.replace(".attn_q.", f".attn_{which}.")] for which in "qkv"]
             out[name.replace(".attn_q.", ".attn_qkv.")] = np.concatenate(own)
         elif ".attn_k." not in name and ".attn_v." not in name:
             out[name] = array
