@@ -16,6 +16,7 @@ import vision
 from conftest import Scheds
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
+from vision.projectors import projector
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -26,50 +27,11 @@ from vksched.importers.gguf.vision.vision_model import VisionModel
 pytestmark = pytest.mark.one_set
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-KINDS = {
-    int: ValueType.UINT32,
-    float: ValueType.FLOAT32,
-    bool: ValueType.BOOL,
-    str: ValueType.STRING,
-}
 
 
 @pytest.fixture(scope="module")
 def golden() -> vision.VisionGolden:
     return vision.load()
-
-
-def projector(golden: vision.VisionGolden, swapped: bool = False) -> Draft:
-    """Return a projector file. swapped: with names of older converters."""
-    config, text = golden.vision, golden.text.config
-    keys: dict[str, object] = {
-        "general.architecture": "clip",
-        "clip.has_vision_encoder": True,
-        "clip.projector_type": "gemma3",
-        "clip.use_gelu": True,
-        "clip.vision.projection_dim": text["hidden_size"],
-        "clip.vision.image_size": config["image_size"],
-        "clip.vision.patch_size": config["patch_size"],
-        "clip.vision.embedding_length": config["hidden_size"],
-        "clip.vision.feed_forward_length": config["intermediate_size"],
-        "clip.vision.block_count": config["num_hidden_layers"],
-        "clip.vision.attention.head_count": config["num_attention_heads"],
-        "clip.vision.attention.layer_norm_epsilon": config["layer_norm_eps"],
-        "clip.vision.projector.scale_factor": 2,
-    }
-    data = Draft()
-    for key, value in keys.items():
-        data = data.with_key(key, KINDS[type(value)], value)
-    for key in ("image_mean", "image_std"):
-        values = [0.5, 0.5, 0.5]
-        data = data.with_key(f"clip.vision.{key}", ValueType.ARRAY, values, ValueType.FLOAT32)
-    for name, shape in golden.tensors.items():
-        own = language.values(name, shape)
-        if swapped:
-            up, down = "ffn_up", "ffn_down"
-            name = name.replace(up, "-").replace(down, up).replace("-", down)
-        data = data.with_tensor(name, own.shape, Type.F32, own.tobytes())
-    return data
 
 
 def with_key(data: Draft, name: str, kind: ValueType | None, value: object = None) -> Draft:
@@ -231,8 +193,13 @@ def test_pictures_of_other_formats_and_sizes_are_refused(
 @pytest.mark.parametrize(
     ("key", "kind", "value", "match"),
     [
-        ("projector_type", ValueType.STRING, "ldp", "one of gemma3, got 'ldp'; try a projector"),
-        ("projector_type", None, None, "'clip.projector_type': expected one of gemma3, got ''"),
+        (
+            "projector_type",
+            ValueType.STRING,
+            "ldp",
+            "one of gemma3, .*, got 'ldp'; try a",
+        ),
+        ("projector_type", None, None, "'clip.projector_type': expected one of gemma3, .*, got ''"),
         ("has_vision_encoder", ValueType.BOOL, False, "has_vision_encoder': expected true"),
         ("has_vision_encoder", ValueType.UINT32, 1, "expected true or false, got 1"),
         ("use_gelu", None, None, "'clip.use_gelu': expected true"),

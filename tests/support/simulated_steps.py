@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vksched.common.errors import StateLost
+from vksched.generation.pictures.prompt_pictures import PromptPictures
 from vksched.generation.step_runner import Logits
 
 MASK = (1 << 64) - 1
@@ -80,6 +81,8 @@ class SimulatedSteps:
         self.log: list[tuple[Any, ...]] = []
         """The calls: their name, and the numbers they are about."""
         self.is_prepared = self.is_closed = False
+        self.shifts: Sequence[int] | None = None
+        """Those of the last decode step."""
         self.cache_version = 0
         self._calls = 0
         self._thread: int | None = None
@@ -109,9 +112,17 @@ class SimulatedSteps:
         for slot in slots:
             self.rows[slot], self.used[slot] = [STALE] * self.length, 0
 
-    def _check(self, slot: int, ids: Sequence[int], start: int) -> None:
+    def _check(
+        self, slot: int, ids: Sequence[int], start: int, pictures: PromptPictures | None = None
+    ) -> None:
         assert 0 <= slot < self.slots
-        assert ids and all(type(i) is int and 0 <= i < self.vocabulary for i in ids)
+        assert ids and all(type(i) is int and 0 <= i for i in ids)
+        if any(i >= self.vocabulary for i in ids):
+            assert pictures is not None, "tokens of pictures without pictures"
+            (part,) = pictures.parts(start, start + len(ids))
+            assert part.picture is not None and len(part.rows) == len(ids)
+            assert list(ids) == list(part.picture.tokens.ids)[part.start - part.first :][: len(ids)]
+            assert not part.is_whole or len(ids) == part.picture.tokens.count
         assert 0 <= start <= self.used[slot], "a step after rows that the slot does not hold"
         assert start + len(ids) <= self.length
 
@@ -125,12 +136,19 @@ class SimulatedSteps:
         self.used[slot] = at + 1
 
     def prefill(
-        self, slot: int, ids: Sequence[int], start: int, *, all_logits: bool = False
+        self,
+        slot: int,
+        ids: Sequence[int],
+        start: int,
+        *,
+        all_logits: bool = False,
+        pictures: PromptPictures | None = None,
     ) -> Logits:
-        self._check(slot, ids, start)
-        assert len(ids) <= self.chunk_sizes[-1]
+        self._check(slot, ids, start, pictures)
         self._begin("prefill", slot, start, len(ids), writes=[slot])
-        size = min(size for size in self.chunk_sizes if size >= len(ids))
+        sizes = [size for size in self.chunk_sizes if size >= len(ids)]
+        assert sizes or ids[0] >= self.vocabulary
+        size = min(sizes, default=len(ids))
         self.clock.now_s += 0.01 * size
         logits = []
         for at, token in enumerate(ids, start):
@@ -138,7 +156,15 @@ class SimulatedSteps:
             logits.append(logits_of(self.rows[slot][: at + 1], self.vocabulary))
         return np.stack(logits) if all_logits else logits[-1]
 
-    def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
+    def decode(
+        self,
+        slots: Sequence[int],
+        ids: Sequence[int],
+        starts: Sequence[int],
+        *,
+        shifts: Sequence[int] | None = None,
+    ) -> Logits:
+        self.shifts = shifts
         assert len(set(slots)) == len(slots) == len(ids) == len(starts) <= self.row_counts[-1]
         for slot, token, start in zip(slots, ids, starts, strict=True):
             self._check(slot, [token], start)
@@ -152,7 +178,7 @@ class SimulatedSteps:
         ]
         return np.stack(rows)
 
-    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+    def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         self._check(slot, ids, start)
         assert len(ids) in self.verify_sizes
         self._begin("verify", slot, start, len(ids), writes=[slot])
@@ -197,7 +223,9 @@ class SimulatedSteps:
         self._begin("prepare")
         self.is_prepared = True
 
-    def prepare_prompt(self, tokens: int | None = None) -> None:
+    def prepare_prompt(
+        self, tokens: int | None = None, pictures: PromptPictures | None = None
+    ) -> None:
         self._begin("prepare_prompt")
         self.is_prepared = True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ from .batching.engine_core import EngineCore
 from .batching.token_stream import TokenStream
 from .compiled_steps import CompilingScheduler
 from .completion import CompletionRequest
-from .conversation.prompt_encoder import Prompt, PromptEncoder, is_conversation
+from .conversation.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, is_conversation
+from .pictures.picture_encoder import PictureEncoder
+from .pictures.prompt_pictures import EncodedPicture, PromptPictures
 from .sampling import Sampling
 from .slot_steps import SlotSteps
 from .speculation.speculation import Speculation
@@ -31,6 +34,7 @@ from .text_stream import AnswerState, TextStream
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
     from ..importers.gguf.model import LanguageModel
+    from ..importers.gguf.vision.vision_model import VisionModel
 
 CONTEXT = 4096
 
@@ -69,11 +73,15 @@ class Chat(ProcessBound):
         has none.
     speculation
         How tokens are guessed; None guesses none. The text does not depend on it.
+    projector
+        A projector file of the model, loaded by `vs.load_projector`; messages may then have
+        pictures.
 
     Raises
     ------
     ModelFormatError
-        The file has no tokenizer, or an unknown one; or the draft model has other tokens.
+        The file has no tokenizer, or an unknown one; or the draft model has other tokens; or the
+        projector file is that of another model.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
     DTypeError
@@ -93,17 +101,24 @@ class Chat(ProcessBound):
         progress: Progress | None = None,
         precision: str | None = None,
         speculation: Speculation | None = None,
+        projector: VisionModel | None = None,
     ) -> None:
         self.model = model
         self.ctx = context_of(model, ctx)
+        self._pictures: PictureEncoder | None = None
+        if projector is not None:
+            self._pictures = PictureEncoder(scheduler, projector, model, progress=progress)
         # first: it starts to repack weights in the background
         self._steps = SlotSteps(
-            scheduler, model, self.ctx, 1, placement, progress, cache_type, precision
+            *(scheduler, model, self.ctx, 1, placement, progress, cache_type, precision),
+            reads_pictures=projector is not None,
         )
+        if projector is not None and projector.is_whole:
+            self._steps.picture_tokens = projector.tokens
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
-                self._encoder = PromptEncoder(model)
+                self._encoder = PromptEncoder(model, self._pictures)
             drafters = speculation.drafters(model, scheduler, self.ctx, 1) if speculation else ()
         except BaseException:
             self._steps.forget()
@@ -123,10 +138,22 @@ class Chat(ProcessBound):
         ShapeError
             The prompt has no tokens, or more than `ctx`.
         """
-        tokens = None if prompt is None else len(self._tokens_of(prompt))
+        asked = None if prompt is None else self._encoded(prompt)
         with self._alone():
-            self._steps.prepare_prompt(tokens)
+            if asked is None:
+                if self._pictures is not None:
+                    self._pictures.prepare()  # first: its weights need memory, too
+                self._steps.prepare_prompt()
+            else:
+                pictures = self._encode_pictures(asked)
+                places = PromptPictures(asked.tokens, pictures) if pictures else None
+                self._steps.prepare_prompt(len(asked.tokens), places)
             self._core.speculator.prepare()
+
+    def _encode_pictures(self, prompt: EncodedPrompt) -> tuple[EncodedPicture, ...]:
+        if self._pictures is None:
+            return ()
+        return tuple(map(self._pictures.encode, prompt.pictures))
 
     @property
     def layers(self) -> dict[str, int]:
@@ -156,10 +183,13 @@ class Chat(ProcessBound):
         with self._alone():
             self._core.end_all("closed")
             self._core.close()
+            if self._pictures is not None:
+                self._pictures.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Names of control tokens in messages are encoded as text;
-        only the model's chat template writes control tokens.
+        only the model's chat template writes control tokens. The ids of a picture's tokens are
+        numbers of at least 2**160.
 
         Raises
         ------
@@ -186,7 +216,10 @@ class Chat(ProcessBound):
         ----------
         prompt
             A text or token ids to continue, or the messages of a conversation. Messages are those
-            of OpenAI's API: "content" is a text, a list of text parts, or None.
+            of OpenAI's API: "content" is a text, a list of parts, or None. With a projector file,
+            a part may be a picture: {"type": "image_url", "image_url": {"url": ...}} with a path
+            or a data: URL, or {"type": "image", "image": ...} with a path, the bytes of a file,
+            pixels (height, width, 3) of uint8, or a picture of Pillow.
         n
             The maximum number of tokens to generate.
         sampling
@@ -208,15 +241,17 @@ class Chat(ProcessBound):
                 f"[chat] expected n as a whole number of at least 1, got {shortened(n)}"
             )
         matcher = StopMatcher(stop)
-        state = AnswerState(self._tokens_of(prompt))
+        asked = self._encoded(prompt)
+        state = AnswerState(asked.tokens)
         # a continuation keeps its leading space
         before = () if is_conversation(prompt) else tuple(state.prompt)
         request = CompletionRequest(tuple(state.prompt), int(n), sampling or Sampling())
-        return TextStream(self._pieces(state, request, before, matcher), state)
+        return TextStream(self._pieces(state, asked, request, before, matcher), state)
 
-    def _tokens_of(self, prompt: Prompt) -> list[int]:
+    def _encoded(self, prompt: Prompt) -> EncodedPrompt:
         """Return the tokens of a prompt; raise ShapeError unless they fit into the context."""
-        tokens = self.encode(prompt)
+        asked = self._encoder.encode_prompt(prompt)
+        tokens = asked.tokens
         if not tokens:
             raise ShapeError(
                 f"[chat] expected a prompt of 1 to {self.ctx} tokens, got 0; try a text that is "
@@ -227,11 +262,12 @@ class Chat(ProcessBound):
                 f"[chat] expected a prompt of 1 to {self.ctx} tokens, got {len(tokens)}; try a "
                 "shorter prompt or a larger ctx"
             )
-        return tokens
+        return asked
 
     def _pieces(
         self,
         state: AnswerState,
+        asked: EncodedPrompt,
         request: CompletionRequest,
         before: Sequence[int],
         matcher: StopMatcher,
@@ -243,6 +279,7 @@ class Chat(ProcessBound):
             decoder.add(token)
         with self._alone():
             try:
+                request = replace(request, pictures=self._encode_pictures(asked))
                 stream = TokenStream(self._core.submit(request), self, self._core.step)
                 state.attach(stream)
                 for output in stream:

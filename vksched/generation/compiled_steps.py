@@ -56,6 +56,8 @@ saturate a large card, and each step dequantizes the weights again.
 """
 NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
+OUTPUT, EMBEDDING = "output.weight", "token_embd"
+"""The name of the matrix for logits, and the begin of the names of nodes of the embedding."""
 MICROBATCHES = (4, 16)
 """The numbers of microbatches of longer steps, each of the largest size. Devices process them as a
 pipeline: the next device reads a part while this one reads the part after it.
@@ -112,13 +114,14 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
 class StepSize(NamedTuple):
     """The size of a step. rows: None for the step of one sequence, whose cache has one slot.
-    all_logits, as_decoded: as in `LanguageModel.step`.
+    all_logits, as_decoded, picture: as in `LanguageModel.step`.
     """
 
     tokens: int
     rows: int | None = None
     all_logits: bool = False
     as_decoded: bool = False
+    picture: bool = False
 
 
 class CompiledSteps:
@@ -130,7 +133,8 @@ class CompiledSteps:
     modes than "mixed" and "float16". precision: a precision mode, AUTO or FAST; None selects the
     scheduler's mode, or AUTO if it has none. prefetch: False to read no weights before a step is
     compiled. in_flight: the number of groups of slots that share the layers' devices; each has a
-    `CompiledSteps` of its own.
+    `CompiledSteps` of its own. reads_pictures: texts may have pictures, after which positions of a
+    model with M-RoPE differ from indices.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class CompiledSteps:
         prefetch: bool = True,
         slots: int = 1,
         in_flight: int = 1,
+        reads_pictures: bool = False,
     ) -> None:
         if isinstance(precision, str):
             check_precision(precision, "chat", CHAT_PRECISIONS)
@@ -153,6 +158,8 @@ class CompiledSteps:
         self.length = length
         self.slots = slots
         self._in_flight = in_flight
+        self.is_shifted = reads_pictures and model.has_mrope
+        """True if steps have the positions of their tokens as inputs."""
         self._asked: Precision = precision or scheduler.precision or AUTO
         self._precision = self._asked
         """The precision of all steps, once it is decided."""
@@ -328,10 +335,12 @@ class CompiledSteps:
             rows=size.rows,
             all_logits=size.all_logits,
             as_decoded=size.as_decoded,
+            picture=size.picture,
+            shifted=self.is_shifted,
         )
 
     def _parts_of(self, size: StepSize) -> int:
-        return 1 if size.all_logits else self._parts.get(size.tokens, 1)
+        return 1 if size.all_logits or size.picture else self._parts.get(size.tokens, 1)
 
     def _compiled(self, size: StepSize) -> CompiledGraph:
         """Return a compiled step; steps of a single device are cached on disk."""
@@ -339,10 +348,22 @@ class CompiledSteps:
         step = self._step(size, parts == 1 and self._fits_one_device())
         with resting_collector(NODES_PER_LAYER * self.model.hyper.layers * parts):
             run = self.scheduler.compile(
-                step, self.placement, self._progress, precision=self._precision
+                step, self._placement_of(size), self._progress, precision=self._precision
             )
         run.disable_overflow_check()
         return run
+
+    def _placement_of(self, size: StepSize) -> Placements | None:
+        """Return the placement of a step. That of a picture has no embedding, unless logits are
+        computed with the same matrix.
+        """
+        if not size.picture or self.placement is None or OUTPUT not in self.model.weights:
+            return self.placement
+        return {
+            key: device
+            for key, device in self.placement.items()
+            if not (isinstance(key, str) and key.startswith(EMBEDDING))
+        }
 
     def compile_graph(
         self, outputs: Outputs, updates: Updates, names: Iterable[str]

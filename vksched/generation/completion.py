@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .pictures.prompt_pictures import EncodedPicture
 from .sampling import Sampling
 
 
@@ -40,7 +41,7 @@ class CompletionRequest:
     Parameters
     ----------
     prompt
-        The tokens of the prompt, at least one.
+        The tokens of the prompt, at least one. The ids of pictures name their tokens.
     max_tokens
         The maximum number of tokens to generate; 0 only evaluates the prompt.
     sampling
@@ -57,6 +58,8 @@ class CompletionRequest:
         A grammar or schema that the answer follows.
     cache_key
         Prefixes of the KV cache are reused only by requests with the same key.
+    pictures
+        The pictures whose ids are in the prompt.
     """
 
     prompt: tuple[int, ...]
@@ -67,6 +70,7 @@ class CompletionRequest:
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
     cache_key: str = ""
+    pictures: tuple[EncodedPicture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

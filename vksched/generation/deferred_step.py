@@ -48,11 +48,18 @@ class StepLeaves:
         return Leaf(tensor.type, tensor.held, tensor)
 
 
-def step_inputs(rows: int | None, all_logits: bool, is_recurrent: bool = False) -> frozenset[str]:
+def step_inputs(
+    rows: int | None,
+    all_logits: bool,
+    is_recurrent: bool = False,
+    picture: bool = False,
+    shifted: bool = False,
+) -> frozenset[str]:
     """Return the names of the inputs of a step; see `LanguageModel.step`."""
     several = () if rows is None else ("slot",)
     counted = ("count",) if is_recurrent or not all_logits else ()
-    return frozenset(("ids", "start", *several, *counted))
+    moved = ("positions" if picture else "shift",) if shifted else ()
+    return frozenset(("picture" if picture else "ids", "start", *several, *counted, *moved))
 
 
 def step_key(
@@ -63,6 +70,8 @@ def step_key(
     rows: int | None = None,
     all_logits: bool = False,
     as_decoded: bool = False,
+    picture: bool = False,
+    shifted: bool = False,
 ) -> tuple[object, ...] | None:
     """Return everything that determines a step as plain data; None if the model is in memory or its
     file was written a moment ago.
@@ -71,7 +80,7 @@ def step_key(
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     types = cache.kind, tuple(sorted(cache.by_layer.items()))
-    variant = scale_rows, rows, all_logits, as_decoded
+    variant = scale_rows, rows, all_logits, as_decoded, picture, shifted
     return (*about, cache.length, cache.slots, types, size, *variant)
 
 
@@ -85,6 +94,8 @@ def deferred_step(
     rows: int | None = None,
     all_logits: bool = False,
     as_decoded: bool = False,
+    picture: bool = False,
+    shifted: bool = False,
 ) -> DeferredGraph:
     """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
     if the model is deep enough. The others are those of `LanguageModel.step`.
@@ -97,11 +108,13 @@ def deferred_step(
             all_logits=all_logits,
             scale_rows=scale_rows,
             as_decoded=as_decoded,
+            picture=picture,
+            shifted=shifted,
         )
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    variant = scale_rows, rows, all_logits, as_decoded
+    variant = scale_rows, rows, all_logits, as_decoded, picture, shifted
     key = step_key(model, cache, size, *variant) if is_worth else None
-    inputs = step_inputs(rows, all_logits, model.is_recurrent)
+    inputs = step_inputs(rows, all_logits, model.is_recurrent, picture, shifted)
     return DeferredGraph(key, StepLeaves(model, cache), build, inputs)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..common.errors import SamplingError
 from .logit_penalties import Bias, add_bias, checked_bias, divide_repeats, subtract_counts
+from .pictures.prompt_pictures import text_ids
 from .token_filters import Floats, Ids, largest, nucleus
 
 
@@ -157,7 +158,8 @@ class Sampling:
         if self.logit_bias:
             add_bias(scores, self._bias)
         if repeats:
-            divide_repeats(scores, tokens[-self.repeat_last_n :], self.repeat_penalty)
+            seen = text_ids(tokens[-self.repeat_last_n :])
+            divide_repeats(scores, seen, self.repeat_penalty)
         if counts:
             generated = tokens[prompt_tokens:]
             subtract_counts(scores, generated, self.presence_penalty, self.frequency_penalty)

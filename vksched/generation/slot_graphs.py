@@ -4,7 +4,7 @@
         '-- a device is lost or full, a value exceeds float16's range --> forget all --> StateLost
                                            nothing was cached, or is needed --> again
 
-`SlotSteps` composes the steps of an engine from them.
+`PromptSteps` and `SlotSteps` compose the steps of an engine from them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SlotGraphs:
     """The graphs of a model over a KV cache with slots.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision, in_flight: as of `CompiledSteps`.
+    cache_type, precision, in_flight, reads_pictures: as of `CompiledSteps`.
     """
 
     def __init__(
@@ -50,9 +50,12 @@ class SlotGraphs:
         cache_type: str | None = None,
         precision: Precision | None = None,
         in_flight: int = 1,
+        reads_pictures: bool = False,
     ) -> None:
         about = scheduler, model, length, placement, progress, cache_type, precision
-        self.steps = CompiledSteps(*about, slots=slots, in_flight=in_flight)
+        self.steps = CompiledSteps(
+            *about, slots=slots, in_flight=in_flight, reads_pictures=reads_pictures
+        )
         self._slots = slots
         self._is_empty = True
         """True if no slot holds tokens."""
@@ -105,13 +108,19 @@ class SlotGraphs:
         slots: Sequence[int],
         parts: Sequence[Sequence[int]],
         starts: Sequence[int],
+        shifts: Sequence[int] | None = None,
     ) -> NDArray:
-        """Run a step; return its logits. Rows behind those of the slots are idle."""
+        """Run a step; return its logits. Rows behind those of the slots are idle. shifts: the
+        differences of positions and indices; all are 0 if None.
+        """
         run = self.steps.run(size)
         self._is_empty = self._is_empty and not slots
         for slot, part, start in zip(slots, parts, starts, strict=True):
             self._ends[slot] = start + len(part)
-        logits: Any = run(**_feeds(size, slots, parts, starts, self.is_recurrent))
+        feeds = feeds_of(size, slots, parts, starts, self.is_recurrent)
+        if self.steps.is_shifted:
+            feeds["shift"] = _shifts_of(size, shifts or ())
+        logits: Any = run(**feeds)
         return np.asarray(logits)
 
     def _check(self, slot: int, start: int, tokens: int) -> None:
@@ -246,7 +255,7 @@ class SlotGraphs:
         self.steps.forget()
 
 
-def _feeds(
+def feeds_of(
     size: StepSize,
     slots: Sequence[int],
     parts: Sequence[Sequence[int]],
@@ -267,6 +276,13 @@ def _feeds(
         del feeds["slot"]
         feeds = {name: values[0] for name, values in feeds.items()}
     return {"ids": ids, **feeds}
+
+
+def _shifts_of(size: StepSize, shifts: Sequence[int]) -> NDArray:
+    """Return the input `shift` of a step; that of idle rows is 0."""
+    own = np.zeros(size.rows or 1, np.int32)
+    own[: len(shifts)] = shifts
+    return own[0] if size.rows is None else own
 
 
 def is_finite(logits: NDArray) -> bool:

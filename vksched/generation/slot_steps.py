@@ -20,11 +20,9 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError, UnsupportedOp
-from .batching.chunk_grid import chunk_size
 from .compiled_steps import CompilingScheduler, StepSize
-from .device_precision import FLOAT16_CACHE
+from .prompt_steps import PromptSteps
 from .row_times import RowTimes
-from .slot_graphs import SlotGraphs
 from .step_runner import MAX_LOGPROBS, Logits
 
 if TYPE_CHECKING:
@@ -38,11 +36,11 @@ VERIFY_SIZES = (2, 4, 8)
 """The numbers of tokens of verify graphs."""
 
 
-class SlotSteps(SlotGraphs):
+class SlotSteps(PromptSteps):
     """The `StepRunner` of a model on a scheduler.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision, in_flight: as of `CompiledSteps`.
+    cache_type, precision, in_flight, reads_pictures: as of `CompiledSteps`.
     """
 
     def __init__(
@@ -56,16 +54,18 @@ class SlotSteps(SlotGraphs):
         cache_type: str | None = None,
         precision: Precision | None = None,
         in_flight: int = 1,
+        reads_pictures: bool = False,
     ) -> None:
-        about = placement, progress, cache_type, precision
-        super().__init__(scheduler, model, length, slots, *about, in_flight=in_flight)
+        super().__init__(
+            *(scheduler, model, length, slots, placement, progress, cache_type, precision),
+            in_flight=in_flight,
+            reads_pictures=reads_pictures,
+        )
         self._times = RowTimes()
         self._row_counts: tuple[int, ...] = ()
         """The numbers of rows of decode graphs; none until a step is compiled."""
         self._verify_sizes: tuple[int, ...] | None = None
         """The numbers of tokens of verify graphs; None until a step is compiled."""
-        self._is_cache_checked = False
-        """True if a decode step has read the rows of a text."""
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -125,50 +125,16 @@ class SlotSteps(SlotGraphs):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def prefill(
-        self, slot: int, ids: Sequence[int], start: int, *, all_logits: bool = False
+    def decode(
+        self,
+        slots: Sequence[int],
+        ids: Sequence[int],
+        starts: Sequence[int],
+        *,
+        shifts: Sequence[int] | None = None,
     ) -> Logits:
-        """Append a chunk of a prompt to a slot that holds `start` tokens; see
-        `StepRunner.prefill`.
-
-        A chunk runs in as few steps as `chunk_sizes` allows; they depend only on `start` and the
-        number of tokens.
-
-        Raises
-        ------
-        ShapeError
-            The slot does not exist, has no room for the tokens, or has the recurrent states of
-            other tokens.
-        StateLost
-            A device was lost, or a value exceeded float16's range: all slots are empty now.
-        """
-        self._check_append(slot, start, len(ids))
-        return self._retry_if_empty(lambda: self._prefill(slot, list(ids), start, all_logits))
-
-    def _prefill(self, slot: int, ids: list[int], start: int, all_logits: bool) -> Logits:
-        self._decide()
-        out: list[NDArray] = []
-        done, end = 0, start + len(ids)
-        while done < len(ids):
-            tokens = self._chunk_size(start + done, end)
-            part = ids[done : done + tokens]
-            size = self._size(tokens, 1, all_logits)
-            logits = self._run(size, [slot], [part], [start + done])[0]
-            out.append(logits[: len(part)] if all_logits else logits)
-            done += len(part)
-        result = np.concatenate(out) if all_logits else out[-1]
-        self._check_finite(result)
-        if tokens == 1 < end:
-            self._is_cache_checked = True  # as by a decode step
-        self._check_cache(slot, ids[-1], end)
-        return result
-
-    def _chunk_size(self, start: int, end: int) -> int:
-        """Return the size of the next step from token `start` of a text of `end` tokens."""
-        return chunk_size(self.steps.sizes, end - start, self.length - start, is_alone=True)
-
-    def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
-        """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
+        """Append one token to each of some slots; return the logits, (len(slots), vocabulary). See
+        `StepRunner.decode`.
 
         Raises
         ------
@@ -184,9 +150,16 @@ class SlotSteps(SlotGraphs):
             )
         for slot, start in zip(slots, starts, strict=True):
             self._check_append(slot, start, 1)
-        return self._retry_if_empty(lambda: self._decode(slots, ids, starts))
+        own = [0] * len(slots) if shifts is None else shifts
+        return self._retry_if_empty(lambda: self._decode(slots, ids, starts, own))
 
-    def _decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
+    def _decode(
+        self,
+        slots: Sequence[int],
+        ids: Sequence[int],
+        starts: Sequence[int],
+        shifts: Sequence[int],
+    ) -> Logits:
         self._decide()
         out: list[NDArray] = []
         done = 0
@@ -195,7 +168,8 @@ class SlotSteps(SlotGraphs):
             size = self._size(1, rows)
             self.steps.run(size)  # its compilation is not measured
             began = time.perf_counter()
-            logits = self._run(size, slots[some], [[token] for token in ids[some]], starts[some])
+            parts = [[token] for token in ids[some]]
+            logits = self._run(size, slots[some], parts, starts[some], shifts[some])
             self._times.measure(rows, time.perf_counter() - began)
             out.append(logits[: len(slots[some])])
             done += rows
@@ -204,7 +178,7 @@ class SlotSteps(SlotGraphs):
         self._is_cache_checked = True
         return result
 
-    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+    def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         """Append as many tokens as a verify graph has to a slot that holds `start` tokens; see
         `StepRunner.verify`.
 
@@ -220,31 +194,16 @@ class SlotSteps(SlotGraphs):
             raise ShapeError(
                 f"[verify] expected a number of tokens of {self.verify_sizes}, got {len(ids)}"
             )
-        return self._retry_if_empty(lambda: self._verify(slot, ids, start))
+        return self._retry_if_empty(lambda: self._verify(slot, ids, start, shift))
 
-    def _verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+    def _verify(self, slot: int, ids: Sequence[int], start: int, shift: int) -> Logits:
         self._decide()
-        logits: Logits = self._run(self._verify_size(len(ids)), [slot], [ids], [start])[0]
+        logits: Logits = self._run(self._verify_size(len(ids)), [slot], [ids], [start], [shift])[0]
         self._check_finite(logits)
         return logits
 
     def _verify_size(self, tokens: int) -> StepSize:
         return self._size(tokens, all_logits=True)._replace(as_decoded=True)
-
-    def _check_cache(self, slot: int, token: int, tokens: int) -> None:
-        """Do the same if rows of a float16 cache exceed its range; kernels that round the keys of
-        their own step may hide them. All chunks before the first decode step are checked.
-
-        A step of one more token reads all rows. It writes a row behind those of the slot, or the
-        last row of a full slot again, which no other text can reuse; recurrent states are restored
-        after it.
-        """
-        if self._is_cache_checked or FLOAT16_CACHE not in self.steps.cache_types:
-            return
-        start = min(tokens, self.length - 1)
-        states = self.read_states(slot)
-        self._check_finite(self._run(self._size(1), [slot], [[token]], [start]))
-        self.write_states(slot, states, tokens)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -259,6 +218,7 @@ class SlotSteps(SlotGraphs):
             self.steps.run(self._size(tokens))
             if tokens <= MAX_LOGPROBS:
                 self.steps.run(self._size(tokens, all_logits=True))
+        self._prepare_picture()
         self._cache_rows().prepare()
         self._cache_states().prepare()
         if self._slots == 1:
@@ -278,29 +238,10 @@ class SlotSteps(SlotGraphs):
         for tokens in self.verify_sizes:
             self.steps.run(self._verify_size(tokens))
 
-    def prepare_prompt(self, tokens: int | None = None) -> None:
-        """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts and
-        of a decode step of one row.
-        """
-        self._retry(lambda: self._prepare_prompt(tokens))
-
-    def _prepare_prompt(self, tokens: int | None) -> None:
-        self.steps.decide()
-        if tokens is None:
-            sizes = list(self.steps.sizes)
-        else:
-            sizes, start = [], 0
-            while start < tokens:
-                sizes.append(self._chunk_size(start, tokens))
-                start += sizes[-1]
-        for size in sizes:
-            self.steps.run(self._size(size))
-
     def _free(self) -> None:
         super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None
-        self._is_cache_checked = False
 
     def close(self) -> None:
         """Free everything; devices that were out of memory are considered again."""

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .pictures.prompt_pictures import PromptPictures
+
 MAX_LOGPROBS = 32
 """The maximum size of chunks with the logits of all tokens: the log-probabilities of a large
 vocabulary take milliseconds per token.
@@ -58,9 +60,17 @@ class StepRunner(Protocol):
         """The numbers of rows of decode steps that have a graph of their own, ascending."""
 
     def prefill(
-        self, slot: int, ids: Sequence[int], start: int, *, all_logits: bool = False
+        self,
+        slot: int,
+        ids: Sequence[int],
+        start: int,
+        *,
+        all_logits: bool = False,
+        pictures: PromptPictures | None = None,
     ) -> Logits:
         """Append a chunk of a prompt to a slot that holds `start` tokens.
+
+        pictures: those of the prompt; a chunk is text, or tokens of one picture.
 
         Returns
         -------
@@ -74,8 +84,17 @@ class StepRunner(Protocol):
             A device with a part of the cache was lost: all slots are empty now.
         """
 
-    def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
+    def decode(
+        self,
+        slots: Sequence[int],
+        ids: Sequence[int],
+        starts: Sequence[int],
+        *,
+        shifts: Sequence[int] | None = None,
+    ) -> Logits:
         """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
+
+        shifts: the differences of the tokens' positions and indices, if pictures are before them.
 
         Raises
         ------
@@ -89,9 +108,10 @@ class StepRunner(Protocol):
         from those of decode steps.
         """
 
-    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+    def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         """Append as many tokens as a verify step has to a slot that holds `start` tokens; return
-        the logits after each, (len(ids), vocabulary): those of decode steps, to the bit.
+        the logits after each, (len(ids), vocabulary): those of decode steps, to the bit. shift: as
+        in `decode`.
 
         Raises
         ------
@@ -119,9 +139,11 @@ class StepRunner(Protocol):
     def prepare(self) -> None:
         """Compile all steps but verify steps."""
 
-    def prepare_prompt(self, tokens: int | None = None) -> None:
-        """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts and
-        of a decode step of one row.
+    def prepare_prompt(
+        self, tokens: int | None = None, pictures: PromptPictures | None = None
+    ) -> None:
+        """Compile the steps that prefill a prompt of `tokens` tokens with its pictures, or those of
+        all prompts and of a decode step of one row.
         """
 
     def prepare_verify(self) -> None:

@@ -26,6 +26,7 @@ from .api_keys import ApiKeys, KeyMiddleware
 from .build_engine import (
     build_embedder,
     build_engine,
+    build_pictures,
     build_reranker,
     generates_text,
     split_request,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ..common.dtypes import Progress
     from ..generation.speculation.speculation import Speculation
     from ..importers.gguf.model import LanguageModel
+    from ..importers.gguf.vision.vision_model import VisionModel
     from ..scheduler.scheduler import Scheduler
 
 RESTORE_AFTER_S = 10.0
@@ -177,6 +179,7 @@ def app(
     cache_ram: int = 0,
     max_queue: int = 64,
     speculation: Speculation | None = None,
+    projector: VisionModel | None = None,
     api_keys: ApiKeys | Iterable[str] = (),
     cors_origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
@@ -213,6 +216,9 @@ def app(
         The maximum number of waiting requests; others are refused with status 429.
     speculation
         How tokens are guessed; None guesses none. Answers do not depend on it.
+    projector
+        A projector file of the model, loaded by `vs.load_projector`; messages of chats may then
+        have pictures as data: URLs.
     api_keys
         The keys of clients; without any, all requests are accepted.
     cors_origins
@@ -232,7 +238,8 @@ def app(
     VkschedError
         A package of the extra `serve` is missing.
     ModelFormatError
-        The file has no tokenizer, or an unknown one; or the draft model has other tokens.
+        The file has no tokenizer, or an unknown one; or the draft model has other tokens; or the
+        projector file is that of another model.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
     PlanError
@@ -240,6 +247,9 @@ def app(
     """
     metrics = ServerMetrics((*names, model.name)[0])
     engine, choice = None, None
+    pictures = build_pictures(model, scheduler, projector, progress)
+    if pictures is not None and prepare:
+        pictures.prepare()  # first: its weights need memory, too
     if generates_text(model):
         about = model, scheduler, ctx, slots, cache_type, precision, speculation
         request = split_request(*about)
@@ -249,12 +259,13 @@ def app(
             max_queue=max_queue,
             cache_ram=cache_ram,
             observer=metrics.observe,
+            projector=projector,
         )
         if prepare:
             engine.prepare()
     embedder = build_embedder(model, scheduler, pooling, ctx)
     reranker = build_reranker(model, scheduler, ctx)
-    service = ModelService(model, engine, embedder, names, reranker)
+    service = ModelService(model, engine, embedder, names, reranker, pictures)
     if prepare:
         service.grammars.prepare()
     application = serve_model(

@@ -12,6 +12,7 @@ from ..generation.device_split.device_subset import DeviceSubset
 from ..generation.device_split.engine_group import EngineGroup, GroupMember
 from ..generation.device_split.split_choice import AUTO, PIPELINE, SplitChoice
 from ..generation.embedder import Embedder
+from ..generation.pictures.picture_encoder import PictureEncoder
 from ..generation.reranker import Reranker
 from ..generation.slot_steps import SlotSteps
 from ..importers.gguf.architectures import architecture
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..generation.speculation.drafter import Drafter
     from ..generation.speculation.speculation import Speculation
     from ..importers.gguf.model import LanguageModel
+    from ..importers.gguf.vision.vision_model import VisionModel
     from ..scheduler.scheduler import Scheduler
 
 
@@ -44,6 +46,7 @@ def build_engine(
     max_queue: int,
     cache_ram: int,
     observer: Observer,
+    projector: VisionModel | None = None,
 ) -> BatchingEngine | EngineGroup:
     """Return the engine of a split, or a group of engines; see `vksched.serve.app` for the other
     parameters. Engines share the queue's places and the host memory equally.
@@ -65,7 +68,10 @@ def build_engine(
                 cache_type=request.cache_type,
                 precision=request.precision,
                 in_flight=in_flight,
+                reads_pictures=projector is not None,
             )
+            if projector is not None and projector.is_whole:
+                runner.picture_tokens = projector.tokens
             try:
                 drafters = _drafters(request, devices, plan.slots)
             except BaseException:
@@ -150,6 +156,18 @@ def build_embedder(
             raise
         return None
     return Embedder(scheduler, model, name, ctx)
+
+
+def build_pictures(
+    model: LanguageModel,
+    scheduler: Scheduler,
+    projector: VisionModel | None,
+    progress: Progress | None,
+) -> PictureEncoder | None:
+    """Return the encoder of a projector file; None without one."""
+    if projector is None:
+        return None
+    return PictureEncoder(scheduler, projector, model, progress=progress)
 
 
 def build_reranker(model: LanguageModel, scheduler: Scheduler, ctx: int | None) -> Reranker | None:

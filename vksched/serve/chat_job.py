@@ -76,6 +76,7 @@ def chat_job(
         has_markers=bool(tools)
         or reasoning_of(source) is not None
         or (call_format is not None and call_format.name == HARMONY),
+        pictures=rendered.pictures,
     )
     generation.check(limits)
     most = 1 if body.parallel_tool_calls is False else None

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..generation.completion import CompletionRequest, CompletionStream
+from ..generation.pictures.prompt_pictures import EncodedPicture, OpenedPicture, text_ids
 from ..generation.stop_matcher import StopMatcher
 from .api_error import ApiError
 from .limits import ServerLimits
@@ -30,7 +31,7 @@ class GenerationJob:
     grammar: compiles the constraint of answers. max_tokens: None generates until the context is
     full. continues: the answer continues the text of the prompt. cache_key: the name of the
     client's key. has_markers: the text of answers includes the names of control tokens, which mark
-    parts of it.
+    parts of it. pictures: those whose ids are in the prompts, which the encoder has not read yet.
     """
 
     body: SamplingFields
@@ -42,6 +43,7 @@ class GenerationJob:
     cache_key: str
     continues: bool
     has_markers: bool = False
+    pictures: Sequence[OpenedPicture] = ()
 
     @property
     def choices(self) -> int:
@@ -56,14 +58,24 @@ class GenerationJob:
                 "n",
             )
 
-    def start(self, service: ModelService, constraint: AnswerConstraint | None) -> list[Answer]:
+    def encode_pictures(self, service: ModelService) -> tuple[EncodedPicture, ...]:
+        """Return the pictures with the rows of their tokens."""
+        assert service.pictures is not None
+        return tuple(map(service.pictures.encode, self.pictures))
+
+    def start(
+        self,
+        service: ModelService,
+        constraint: AnswerConstraint | None,
+        pictures: tuple[EncodedPicture, ...] = (),
+    ) -> list[Answer]:
         """Submit all requests, and return the stream and the assembler of each answer; cancel them
         all if one is refused.
 
         The choice with index i of a prompt uses the seed `seed` + i. Building the requests may take
         a second, so that a thread calls this.
         """
-        requests = self._requests(service, constraint)
+        requests = self._requests(service, constraint, pictures)
         stops = StopMatcher(self.body.stops())
         assemblers = [
             TextAssembler(
@@ -83,10 +95,13 @@ class GenerationJob:
 
     def _before(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the tokens that the text of an answer continues."""
-        return request.prompt if self.continues else ()
+        return tuple(text_ids(request.prompt)) if self.continues else ()
 
     def _requests(
-        self, service: ModelService, constraint: AnswerConstraint | None
+        self,
+        service: ModelService,
+        constraint: AnswerConstraint | None,
+        pictures: tuple[EncodedPicture, ...],
     ) -> list[CompletionRequest]:
         seed, length = seed_of(self.body), service.engine.length
         sampling = sampling_of(self.body, service.vocabulary, seed)
@@ -102,6 +117,7 @@ class GenerationJob:
                     prompt_logprobs=None if index else self.prompt_logprobs,  # all are equal
                     constraint=constraint and constraint.copy(),
                     cache_key=self.cache_key,
+                    pictures=pictures,
                 )
                 requests.append(request)
         return requests
@@ -118,7 +134,11 @@ async def start_job(job: GenerationJob, state: ServerState) -> list[Answer]:
     constraint = None
     if job.grammar is not None:
         constraint = await state.grammar_workers.call(job.grammar)
-    return await state.answer_workers.call(job.start, state.service, constraint, dropped=_close)
+    pictures: tuple[EncodedPicture, ...] = ()
+    if job.pictures:
+        pictures = await state.picture_worker.call(job.encode_pictures, state.service)
+    about = state.service, constraint, pictures
+    return await state.answer_workers.call(job.start, *about, dropped=_close)
 
 
 def _close(answers: Sequence[Answer]) -> None:

@@ -33,6 +33,10 @@ class ServerLimits:
         The maximum of `n`, and of the number of prompts of a request.
     embedding_tokens
         The maximum number of tokens of all texts of a request for embeddings.
+    pictures
+        The maximum number of pictures of a request.
+    picture_pixels
+        The maximum number of pixels of a picture.
     """
 
     body_bytes: int = 8 << 20
@@ -47,3 +51,5 @@ class ServerLimits:
     connections: int = 512
     choices: int = 16
     embedding_tokens: int = 300_000
+    pictures: int = 16
+    picture_pixels: int = 1 << 24

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..generation.conversation.picture_parts import PictureRules
 from ..generation.conversation.prompt_encoder import PromptEncoder
 from ..generation.embedder import Embedder
+from ..generation.pictures.picture_encoder import PictureEncoder
 from ..generation.reranker import Reranker
 from .api_error import ApiError
 from .constraints import GrammarCompiler
@@ -36,6 +38,8 @@ class ModelService:
         The names of the model in requests; the first one is that of answers.
     reranker
         The reranker; None for a model without a classification head.
+    pictures
+        The encoder of pictures; None refuses pictures.
     """
 
     def __init__(
@@ -45,13 +49,15 @@ class ModelService:
         embedder: Embedder | None = None,
         names: Sequence[str] = (),
         reranker: Reranker | None = None,
+        pictures: PictureEncoder | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
         self.names = tuple(names) or (model.name,)
         self.embedder = embedder
         self.reranker = reranker
-        self.encoder = PromptEncoder(model)
+        self.pictures = pictures
+        self.encoder = PromptEncoder(model, pictures, PictureRules(allows_files=False))
         self.grammars = GrammarCompiler(self.tokenizer, model.hyper.vocabulary)
         self._engine = engine
 
@@ -91,12 +97,16 @@ class ModelService:
         """The number of tokens that the model has logits for."""
         return self.model.hyper.vocabulary
 
+    def limit_pictures(self, count: int, pixels: int) -> None:
+        """Set the maximum number of pictures of a request, and of pixels of a picture."""
+        self.encoder.rules = PictureRules(False, count, pixels)
+
     def close(self) -> None:
         """Cancel all requests, free the KV cache, and end child processes."""
         self.grammars.close()
         if self._engine is not None:
             self._engine.close()
-        for each in (self.embedder, self.reranker):
+        for each in (self.embedder, self.reranker, self.pictures):
             if each is not None:
                 each.close()
 

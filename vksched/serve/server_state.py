@@ -25,8 +25,9 @@ class ServerState:
 
     parsers: for bodies. workers: for templates and tokens. grammar_workers: for schemas and
     grammars, which may use all of their time limit. answer_workers: for the beginning and the
-    bodies of answers. embedding_worker: one thread that runs the embedder. recovery: restores
-    failed devices; None without a scheduler.
+    bodies of answers. embedding_worker: one thread that runs the embedder. picture_worker: one
+    thread that runs the encoder of pictures. recovery: restores failed devices; None without a
+    scheduler.
     """
 
     service: ModelService
@@ -38,6 +39,7 @@ class ServerState:
     grammar_workers: Workers = field(init=False)
     answer_workers: Workers = field(init=False)
     embedding_worker: Workers = field(init=False)
+    picture_worker: Workers = field(init=False)
     bodies: BodyBudget = field(init=False)
     recovery: DeviceRecovery | None = None
 
@@ -48,7 +50,9 @@ class ServerState:
         self.grammar_workers = Workers(2, limits.work_timeout_s)
         self.answer_workers = Workers(2, None, limits.connections)
         self.embedding_worker = Workers(1, None)
+        self.picture_worker = Workers(1, None)
         self.bodies = BodyBudget(limits.all_bodies_bytes)
+        self.service.limit_pictures(limits.pictures, limits.picture_pixels)
         self.service.grammars.seconds = limits.grammar_timeout_s
 
     def close(self) -> None:
@@ -62,6 +66,7 @@ class ServerState:
             self.grammar_workers,
             self.answer_workers,
             self.embedding_worker,
+            self.picture_worker,
         ):
             workers.close()
 

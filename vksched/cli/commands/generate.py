@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,12 @@ import click
 from ...common.errors import VkschedError
 from ...common.formatting import count_of
 from ..options import inputs
+from ..options.picture_options import (
+    check_picture,
+    open_projector,
+    picture_options,
+    picture_parts,
+)
 from ..options.precision_option import AUTO, FAST, chat_precision_option
 from ..options.prompt_options import prompt_options, read_prompt
 from ..options.speculation_options import open_speculation, speculation_options
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from ...generation.conversation.prompt_encoder import Prompt
     from ...generation.sampling import Sampling
     from ...generation.text_stream import TextStream
+    from ...importers.gguf.vision.vision_model import VisionModel
     from ...scheduler.scheduler import Scheduler
 
 FINISHED = {
@@ -30,6 +37,8 @@ FINISHED = {
     "context": "[stopped as the context of {ctx} tokens is full; --ctx-size sets its size]",
     "closed": "[stopped]",
 }
+IMAGE = "/image "
+"""The begin of a line that adds a picture to the next message."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 Command = Callable[..., None]
@@ -88,6 +97,7 @@ def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[
 @_model_options
 @prompt_options
 @click.option("--chat", "chats", is_flag=True, help="Apply the model's chat template.")
+@picture_options("Picture before the prompt, with --chat (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON at the end.")
 def generate(
     model_file: str,
@@ -104,6 +114,8 @@ def generate(
     prompt_file: str | None,
     system: str | None,
     chats: bool,
+    mmproj: str | None,
+    images: tuple[str, ...],
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -113,12 +125,17 @@ def generate(
     """
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
+    if images and not chats:
+        raise click.UsageError("--image needs --chat.")
+    if mmproj and not images:
+        raise click.UsageError("--mmproj needs --image.")
+    projector = open_projector(mmproj, images)
     sampling = _sampling(**chosen)
     text = read_prompt(prompt, prompt_file)
-    asked = [*_system_message(system), _user_message(text)] if chats else text
+    asked = [*_system_message(system), _user_message(text, images)] if chats else text
     guesses = ngram, draft, draft_device
     about = model_file, devices, ctx, cache_type, precision
-    with _load_chat(*about, guesses, as_json, asked) as chat:
+    with _load_chat(*about, guesses, as_json, asked, projector) as chat:
         answer = chat.generate(asked, n, sampling, stop=stop)
         start = time.perf_counter()
         text = _text_of(answer, lambda _: None) if as_json else _stream(answer)
@@ -142,6 +159,7 @@ def generate(
 
 @click.command()
 @_model_options
+@picture_options("Picture of the first message (repeatable).")
 def chat(
     model_file: str,
     devices: str | None,
@@ -154,31 +172,49 @@ def chat(
     n: int,
     stop: tuple[str, ...],
     system: str | None,
+    mmproj: str | None,
+    images: tuple[str, ...],
     **chosen: Any,
 ) -> None:
     """Chat with a GGUF language model.
 
-    Ctrl-C stops an answer. /new begins a new conversation; /exit, Ctrl-D, or Ctrl-C at the prompt
-    ends the program.
+    Ctrl-C stops an answer. /image FILE adds a picture to the next message; /new begins a new
+    conversation; /exit, Ctrl-D, or Ctrl-C at the prompt ends the program.
     """
     sampling = _sampling(**chosen)
     guesses = ngram, draft, draft_device
-    with _load_chat(model_file, devices, ctx, cache_type, precision, guesses, False) as talk:
+    projector = open_projector(mmproj, images)
+    about = model_file, devices, ctx, cache_type, precision
+    with _load_chat(*about, guesses, False, None, projector) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
-        messages = _system_message(system)
+        messages, shown = _system_message(system), list(images)
         while (line := _ask()) is not None:
             if line == "/new":
-                messages = _system_message(system)
+                messages, shown = _system_message(system), []
             if line in ("", "/new"):
                 continue
             try:
-                answer = talk.generate([*messages, _user_message(line)], n, sampling, stop=stop)
+                if line.startswith(IMAGE):
+                    shown.append(_picture_file(line, projector))
+                    continue
+                message = _user_message(line, shown)
+                answer = talk.generate([*messages, message], n, sampling, stop=stop)
             except VkschedError as error:
                 click.echo(" ".join(str(error).split()), err=True)
                 continue
             text = _stream(answer)
             _tell(answer, talk, n)
-            messages += [_user_message(line), {"role": "assistant", "content": text}]
+            messages += [message, {"role": "assistant", "content": text}]
+            shown = []
+
+
+def _picture_file(line: str, projector: VisionModel | None) -> str:
+    """Return the file of a line `/image FILE`."""
+    if projector is None:
+        raise VkschedError("[chat] expected a projector file before pictures; try --mmproj FILE")
+    name = line.removeprefix(IMAGE).strip()
+    check_picture(projector, name)
+    return name
 
 
 def _sampling(seed: int | None, **chosen: Any) -> Sampling:
@@ -199,6 +235,7 @@ def _load_chat(
     guesses: tuple[bool, str | None, str | None],
     quiet: bool,
     prompt: Prompt | None = None,
+    projector: VisionModel | None = None,
 ) -> Iterator[Chat]:
     """Yield a chat model, compiled for conversations or for one prompt; show progress.
 
@@ -228,6 +265,7 @@ def _load_chat(
                 progress=progress,
                 precision=precision if by_device else None,
                 speculation=speculation,
+                projector=projector,
             )
             chat.prepare(prompt)
         if not quiet:
@@ -283,5 +321,7 @@ def _system_message(system: str | None) -> list[dict[str, object]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def _user_message(text: str) -> dict[str, object]:
-    return {"role": "user", "content": text}
+def _user_message(text: str, images: Sequence[str] = ()) -> dict[str, object]:
+    if not images:
+        return {"role": "user", "content": text}
+    return {"role": "user", "content": [*picture_parts(images), {"type": "text", "text": text}]}

@@ -8,6 +8,7 @@ from contextlib import closing
 import click
 
 from ..options import inputs
+from ..options.picture_options import mmproj_option, open_projector
 from ..options.precision_option import AUTO, FAST, chat_precision_option
 from ..options.speculation_options import open_speculation, speculation_options
 
@@ -94,6 +95,7 @@ def _slots(ctx: click.Context, param: click.Parameter, value: str) -> int | None
     help="Maximum number of waiting requests; others are refused with status 429.",
 )
 @speculation_options
+@mmproj_option
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "last"]),
@@ -126,6 +128,7 @@ def serve(
     ngram: bool,
     draft: str | None,
     draft_device: str | None,
+    mmproj: str | None,
     pooling: str | None,
     origins: tuple[str, ...],
     ssl_certfile: str | None,
@@ -171,7 +174,7 @@ def serve(
         return
     limit_arenas()
     with Listener(host, port) as listener, Interrupts(until_exit=True) as interrupts:
-        model = load_gguf(model_file)
+        model, projector = load_gguf(model_file), open_projector(mmproj)
         with (
             open_speculation(ngram, draft, draft_device) as speculation,
             Scheduler(inputs.parse_devices(devices), precision=own) as sched,
@@ -190,6 +193,7 @@ def serve(
                     cache_ram=cache_ram,
                     max_queue=max_queue,
                     speculation=speculation,
+                    projector=projector,
                     api_keys=keys,
                     cors_origins=origins,
                     hosts=LOOPBACK_HOSTS if is_local and not keys else (),

@@ -126,7 +126,10 @@ class BatchSteps:
         chunk = state.chunks[-1]
         ids = state.text[chunk.start : chunk.end]
         start_s = self._clock()
-        logits = self._runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
+        if state.pictures is None:
+            logits = self._runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
+        else:
+            logits = self._runner.prefill(slot.index, ids, chunk.start, pictures=state.pictures)
         if chunk.all_logits:
             append_prompt_logprobs(state, chunk.start, logits)
         seconds = self._clock() - start_s
@@ -160,7 +163,8 @@ class BatchSteps:
         ids = [state.text[-1], *draft.tokens]
         start_s = self._clock()
         try:
-            logits = self._runner.verify(slot.index, ids, len(slot.prefix.tokens))
+            how = {"shift": state.shift} if state.shift else {}
+            logits = self._runner.verify(slot.index, ids, len(slot.prefix.tokens), **how)
         except StateLost:
             raise
         except Exception as error:
@@ -183,7 +187,9 @@ class BatchSteps:
         starts = [len(slot.prefix.tokens) for slot, _ in group]
         start_s = self._clock()
         try:
-            logits = self._runner.decode([slot.index for slot, _ in group], ids, starts)
+            shifts = [state.shift for _, state in group]
+            how = {"shifts": shifts} if any(shifts) else {}
+            logits = self._runner.decode([slot.index for slot, _ in group], ids, starts, **how)
         except StateLost:
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..pictures.prompt_pictures import is_picture_id
 from .chunk_grid import Chunk
 
 States = Sequence[np.ndarray[Any, Any]]
@@ -54,11 +55,14 @@ class CachedPrefix:
 
     def tokens_in_full_chunks(self, size: int) -> int:
         """Return the number of tokens in the first chunks of at least a size, which longer prompts
-        have, too. Chunks with the logits of all tokens are of requests that reuse no prefixes.
+        have, too. Chunks with the logits of all tokens are of requests that reuse no prefixes. All
+        chunks up to the last picture are shared, because chunks end where pictures begin and end.
         """
+        starts = [c.start for c in self.chunks if is_picture_id(self.tokens[c.start])]
+        last = starts[-1] if starts else -1
 
         def is_shared(chunk: Chunk) -> bool:
-            return chunk.count >= size and not chunk.all_logits
+            return (chunk.count >= size or chunk.start <= last) and not chunk.all_logits
 
         return sum(chunk.count for chunk in takewhile(is_shared, self.chunks))
 

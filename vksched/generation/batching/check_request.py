@@ -6,6 +6,7 @@ import numpy as np
 
 from ...common.errors import SamplingError, ShapeError
 from ..completion import CompletionRequest
+from ..pictures.prompt_pictures import text_ids
 
 
 def check_request(request: CompletionRequest, length: int, vocabulary: int) -> None:
@@ -16,16 +17,26 @@ def check_request(request: CompletionRequest, length: int, vocabulary: int) -> N
     ShapeError
         The prompt is empty, longer than `length`, or has a token that the model does not have.
     SamplingError
-        A number of tokens is not a whole number, or is negative.
+        A number of tokens is not a whole number, or is negative; or the log-probabilities of a
+        prompt with pictures are wanted.
     """
-    prompt = np.asarray(request.prompt)
-    if not prompt.size:
+    count = len(request.prompt)
+    if not count:
         raise ShapeError("[engine] expected a prompt of at least one token, got none")
-    if prompt.size > length:
+    if count > length:
         raise ShapeError(
-            f"[engine] expected a prompt of 1 to {length} tokens, got {prompt.size}; try a shorter "
+            f"[engine] expected a prompt of 1 to {length} tokens, got {count}; try a shorter "
             "prompt or a larger context"
         )
+    if request.pictures and request.prompt_logprobs is not None:
+        raise SamplingError(
+            "[engine] expected no prompt_logprobs with pictures, whose tokens have none, got "
+            f"{request.prompt_logprobs}"
+        )
+    # without pictures, their ids are wrong like all others
+    prompt = np.asarray(text_ids(request.prompt) if request.pictures else request.prompt)
+    if not prompt.size:
+        return
     if prompt.dtype.kind not in "iu" or prompt.ndim != 1:
         raise ShapeError(f"[engine] expected a prompt of token ids, got {request.prompt[:8]}")
     low, high = int(prompt.min()), int(prompt.max())

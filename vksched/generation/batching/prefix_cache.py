@@ -126,7 +126,7 @@ class PrefixCache:
         if not state.reuses_prefixes:
             return set()
         prompt, size = len(state.request.prompt), min(GRID, self._runner.chunk_sizes[-1])
-        chunks = self._grid(0, prompt)
+        chunks = self._grid(state, 0, prompt)
         ends = [chunk.end for chunk in chunks if self._reuse_decoded or chunk.count >= size]
         if not ends:
             return set()
@@ -140,7 +140,7 @@ class PrefixCache:
         reused = len(slot.prefix.tokens)
         state.cached_tokens = max(state.cached_tokens, min(reused, len(state.request.prompt)))
         if self._reuse_decoded and reused:
-            chunks = self._grid(reused, len(state.text))
+            chunks = self._grid(state, reused, len(state.text))
         state.chunks = [chunk for chunk in reversed(chunks) if chunk.start >= reused]
 
     def _copy_longest(self, slot: Slot, state: RequestState, chunks: list[Chunk]) -> None:
@@ -202,6 +202,8 @@ class PrefixCache:
         key = state.request.cache_key
         if self._reuse_decoded:
             match = prefix.token_match(state.text, key)
+            if state.pictures is not None:
+                match = state.pictures.readable_before(match)
         else:
             match = prefix.exact_match(state.text, chunks, key)
         return prefix.states_before(match) if self._runner.is_recurrent else match
@@ -216,9 +218,21 @@ class PrefixCache:
     def _chunks(self, state: RequestState) -> list[Chunk]:
         """Return the chunks of a request's prompt, and of its answer if it must be read again."""
         prompt = len(state.request.prompt)
-        chunks = self._grid(0, prompt, not state.reuses_prefixes)
-        return chunks + self._grid(prompt, len(state.text))
+        chunks = self._grid(state, 0, prompt, not state.reuses_prefixes)
+        return chunks + self._grid(state, prompt, len(state.text))
 
-    def _grid(self, start: int, end: int, all_logits: bool = False) -> list[Chunk]:
+    def _grid(
+        self, state: RequestState, start: int, end: int, all_logits: bool = False
+    ) -> list[Chunk]:
+        """Return the chunks of a part of a text. None has both text and a picture."""
         length, sizes = self._runner.length, self._runner.chunk_sizes
-        return chunk_grid(start, end, length, sizes, all_logits, self._is_alone)
+        how = length, sizes, all_logits, self._is_alone
+        if state.pictures is None:
+            return chunk_grid(start, end, *how)
+        chunks: list[Chunk] = []
+        for part in state.pictures.parts(start, end):
+            if part.is_whole:
+                chunks.append(Chunk(part.start, part.end - part.start))
+            else:
+                chunks += chunk_grid(part.start, part.end, *how)
+        return chunks

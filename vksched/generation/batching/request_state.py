@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from ..completion import CompletionRequest, TokenLogprobs, TokenOutput
+from ..pictures.prompt_pictures import PromptPictures
 from ..speculation.acceptance import Acceptance
 from ..speculation.drafter import Drafter
 from ..step_runner import Logits
@@ -43,6 +44,9 @@ class RequestState:
         self.ends = ends if request.ends is None else request.ends
         self.text = list(map(int, request.prompt))
         """The prompt and the generated tokens: the record from which a lost cache is restored."""
+        self.pictures: PromptPictures | None = None
+        if request.pictures:
+            self.pictures = PromptPictures(request.prompt, request.pictures)
         self.events: SimpleQueue[TokenOutput | EndOfStream] = SimpleQueue()
         self.close_reason = ""
         """The reason why the consumer cancelled the request, or ""."""
@@ -68,6 +72,11 @@ class RequestState:
     def generated(self) -> int:
         """The number of generated tokens."""
         return len(self.text) - len(self.request.prompt)
+
+    @property
+    def shift(self) -> int:
+        """The difference of the position and the index of a generated token."""
+        return 0 if self.pictures is None else self.pictures.shift
 
     @property
     def rest_tokens(self) -> int:

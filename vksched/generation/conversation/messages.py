@@ -84,10 +84,11 @@ def content_text(content: object, field: str) -> str:
         raise MessageError(
             field, f"expected a text, a list of text parts, or null, got {shortened(content)}"
         )
-    return "\n".join(_part_text(each, f"{field}[{at}]") for at, each in enumerate(content))
+    return "\n".join(part_text(each, f"{field}[{at}]") for at, each in enumerate(content))
 
 
-def _part_text(part: object, field: str) -> str:
+def part_text(part: object, field: str) -> str:
+    """Return the text of a part of a message; raise MessageError if it has none."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
@@ -96,9 +97,10 @@ def _part_text(part: object, field: str) -> str:
             field, f'expected a part such as {{"type": "text", "text": ...}}, got {shortened(part)}'
         )
     if kind not in _TEXT_PARTS:
-        raise MessageError(
-            f"{field}.type", f"expected a part of type text, got {kind!r}; models read text only"
-        )
+        hint = "models read text only"
+        if kind in ("image", "image_url", "input_image"):
+            hint += " without a projector file (mmproj)"
+        raise MessageError(f"{field}.type", f"expected a part of type text, got {kind!r}; {hint}")
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):
         raise MessageError(

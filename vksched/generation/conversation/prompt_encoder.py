@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,23 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
-from ...common.errors import DTypeError
+from ...common.errors import DTypeError, MessageError, ModelFormatError
+from ..pictures.prompt_pictures import OpenedPicture, text_ids
 from ..tool_calls.answer_parser import Parser, answer_parser, open_reasoning
 from .control_shield import ControlShield
 from .conversation_renderer import ConversationRenderer
 from .messages import normalize_tools
+from .picture_parts import (
+    PicturePart,
+    PictureRules,
+    has_pictures,
+    split_at_pictures,
+    take_pictures,
+)
 
 if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
+    from ..pictures.picture_encoder import PictureEncoder
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """A text or tokens to continue, or the messages of a conversation, with "role" and "content"."""
@@ -41,15 +51,29 @@ def is_conversation(prompt: object) -> TypeGuard[Sequence[Mapping[str, object]]]
 class RenderedConversation:
     """The text that a chat template returned. mark: the character that prevents that names of
     control tokens in messages are parsed. has_bos: the text has the token that texts begin with.
+    pictures: those of the messages. picture_mark: marks their places in the text.
     """
 
     text: str
     mark: str
     has_bos: bool
+    pictures: tuple[OpenedPicture, ...] = ()
+    picture_mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """The tokens of a prompt, and its pictures, whose ids are among them."""
+
+    tokens: list[int]
+    pictures: tuple[OpenedPicture, ...] = ()
 
 
 class PromptEncoder:
     """Encodes prompts for one model. Its methods are thread-safe.
+
+    pictures: the encoder of pictures; None refuses pictures in messages. rules: which pictures
+    messages may have.
 
     Raises
     ------
@@ -57,8 +81,15 @@ class PromptEncoder:
         The file has no tokenizer, or an unknown one.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        pictures: PictureEncoder | None = None,
+        rules: PictureRules | None = None,
+    ) -> None:
         self._model = model
+        self._pictures = pictures
+        self.rules = rules or PictureRules()
         self._tokenizer = model.tokenizer
 
     @cached_property
@@ -71,7 +102,11 @@ class PromptEncoder:
         return ControlShield(self._tokenizer.control_names)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt.
+        """Return the tokens of a prompt; see `encode_prompt`."""
+        return self.encode_prompt(prompt).tokens
+
+    def encode_prompt(self, prompt: Prompt) -> EncodedPrompt:
+        """Return the tokens of a prompt, and its pictures.
 
         Raises
         ------
@@ -83,10 +118,11 @@ class PromptEncoder:
             The file has no chat template, or the template fails.
         """
         if isinstance(prompt, str):
-            return self._tokenizer.encode(prompt, bos=True)
+            return EncodedPrompt(self._tokenizer.encode(prompt, bos=True))
         if is_conversation(prompt):
-            return self.encode_conversation(prompt)
-        return self._checked_tokens(prompt)
+            rendered = self.render_conversation(prompt)
+            return EncodedPrompt(self.encode_rendered(rendered), rendered.pictures)
+        return EncodedPrompt(self._checked_tokens(prompt))
 
     def encode_conversation(
         self,
@@ -125,7 +161,14 @@ class PromptEncoder:
         """Return the text of a conversation for `encode_rendered`; for the parameters see
         `ConversationRenderer.render`.
         """
-        marker = self._shield.marker([messages, tools, variables], self._model.chat_template.source)
+        template = self._model.chat_template.source
+        parts: list[PicturePart] = []
+        mark = ""
+        if self._pictures is not None and has_pictures(messages):
+            others = tools, variables
+            messages, parts, mark = take_pictures(messages, self.rules, others, template)
+        opened = tuple(map(self._opened, parts))
+        marker = self._shield.marker([messages, tools, variables], template)
         text = self.renderer.render(
             messages,
             tools=tools,
@@ -137,13 +180,34 @@ class PromptEncoder:
         )
         bos = self._tokenizer.role("bos")
         begun = bos is not None and text.startswith(self._tokenizer.vocabulary.tokens[bos])
-        return RenderedConversation(marker.unescape(text), marker.mark, begun)
+        text = marker.unescape(text)
+        if parts:
+            text = text.replace(json.dumps(mark)[1:-1], mark)  # of a template that writes JSON
+            _check_written(split_at_pictures(text, mark), parts)
+        return RenderedConversation(text, marker.mark, begun, opened, mark)
+
+    def _opened(self, part: PicturePart) -> OpenedPicture:
+        """Return the picture of a message."""
+        assert self._pictures is not None
+        try:
+            return self._pictures.open(part.picture, self.rules.max_pixels)
+        except (DTypeError, ModelFormatError) as error:
+            raise MessageError(part.field, str(error).removeprefix("[vision] ")) from error
 
     def encode_rendered(self, rendered: RenderedConversation) -> list[int]:
-        """Return the tokens of a rendered conversation."""
-        return self._tokenizer.encode(
-            rendered.text, special=True, bos=not rendered.has_bos, mark=rendered.mark
-        )
+        """Return the tokens of a rendered conversation. The ids of pictures are among them."""
+        mark, has_bos = rendered.mark, rendered.has_bos
+        if not rendered.pictures or self._pictures is None:
+            return self._tokenizer.encode(rendered.text, special=True, bos=not has_bos, mark=mark)
+        before, after = (mark + each + mark for each in self._pictures.projector.markers)
+        pieces = split_at_pictures(rendered.text, rendered.picture_mark)
+        out: list[int] = []
+        for at in range(0, len(pieces), 2):
+            text = f"{after * (at > 0)}{pieces[at]}{before * (at + 1 < len(pieces))}"
+            out += self._tokenizer.encode(text, special=True, mark=mark)
+            if at + 1 < len(pieces):
+                out += rendered.pictures[int(pieces[at + 1])].tokens.ids
+        return out if has_bos else self._tokenizer.surrounded(out)
 
     def answer_parser(self, prompt: Sequence[int], tools: object = None) -> Parser:
         """Return the parser of the answer to a conversation: it finds reasoning and tool calls.
@@ -168,7 +232,7 @@ class PromptEncoder:
         return open_reasoning(self._model.chat_template.source, self._end_of(prompt))
 
     def _end_of(self, prompt: Sequence[int]) -> str:
-        return self._tokenizer.decode(prompt[-_PROMPT_END:], special=True)
+        return self._tokenizer.decode(text_ids(prompt[-_PROMPT_END:]), special=True)
 
     def _checked_tokens(self, prompt: object) -> list[int]:
         if isinstance(prompt, np.ndarray) and prompt.ndim == 1:
@@ -180,6 +244,17 @@ class PromptEncoder:
             )
         size = self._tokenizer.size
         return [_token(each, at, size) for at, each in enumerate(prompt)]
+
+
+def _check_written(pieces: Sequence[str | int], parts: Sequence[PicturePart]) -> None:
+    """Raise MessageError if the chat template did not write a picture."""
+    for number, part in enumerate(parts):
+        if number not in pieces[1::2]:
+            raise MessageError(
+                part.field,
+                "expected a message that the model's chat template writes, got a picture that it "
+                "leaves out; try it in a user message",
+            )
 
 
 def _token(value: object, place: int, size: int) -> int:

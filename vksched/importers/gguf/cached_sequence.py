@@ -71,7 +71,8 @@ class CachedSequence:
     logits are wanted, as start; None for all tokens. count: see `SequenceLayout`. is_rounded:
     attend to the rows of the step, too, as the cache represents them. as_decoded: do so for the
     earlier tokens of the step only. is_picture: the tokens are those of one picture, and see each
-    other. updates: filled while the graph is built.
+    other. rotary: positions in time, rows and columns, (rows, 3, n), or the difference of positions
+    and indices, as start. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class CachedSequence:
         as_decoded: bool = False,
         is_picture: bool = False,
         count: Tensor | None = None,
+        rotary: Tensor | None = None,
     ) -> None:
         self._cache = cache
         self.length = cache.length
@@ -94,6 +96,9 @@ class CachedSequence:
         self._end: int = tokens + (before._end if before else 0)
         self._first = reshape(start, (-1, 1)) if start.rank else start
         self.positions = self._first + arange(self._end - tokens, self._end)
+        if rotary is not None and rotary.rank < 3:
+            rotary = self.positions + (reshape(rotary, (-1, 1)) if rotary.rank else rotary)
+        self.rotary = rotary
         self.updates: dict[Tensor, Tensor] = {}
         self._new: dict[str, list[Tensor]] = {}
         self._of_layer: dict[int, tuple[Tensor, ...]] = {}

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
 from ...common.dtypes import INT32, as_int
 from ...common.errors import DTypeError, ShapeError
-from ...ir.name_scope import turn
-from ...ir.tensor import Tensor, input
+from ...ir.tensor import Tensor
 from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.family import Family
 from .architectures.mixer import recurrent_bytes
 from .architectures.network import Network
 from .architectures.padded_encoder import PaddedEncoder
-from .architectures.pictures import PicturedSequence, check_picture_step, checked_pictures
-from .architectures.positions import Tables
+from .architectures.pictures import checked_pictures, pictured_sequence
 from .architectures.token_layout import FullSequence, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
-from .cached_sequence import CachedSequence, Step
+from .cached_sequence import Step
 from .hparams.hparams import HParams, architecture_of, read_hyper
 from .kv_cache import KINDS, KeyValueCache
 from .pooling import check_ranks, chosen_pooling
 from .read.loader import GgufFile
+from .step_graph import StepOptions, build_step
 from .tokenizer.chat_template import ChatTemplate, read_chat_template
 from .tokenizer.tokenizer import Tokenizer
 
@@ -100,12 +98,19 @@ class LanguageModel(ImportedModel):
         return sum(self._family().with_state(self.hyper))
 
     @property
+    def has_mrope(self) -> bool:
+        """True if tokens of pictures have positions in time, rows and columns."""
+        return bool(self._family().mrope and self.hyper.rope.sections)
+
+    @property
     def recurrent_bytes(self) -> int:
         """The size of the recurrent states of one sequence in bytes."""
         family, hyper = self._family(), self.hyper
         return recurrent_bytes(family.mixers, hyper, self.recurrent_layers)
 
-    def logits(self, ids: Tensor, pictures: Tensor | None = None) -> Tensor:
+    def logits(
+        self, ids: Tensor, pictures: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         """Return the next-token logits of each token, (b, n, vocabulary), as a tensor to compile.
 
         Parameters
@@ -114,6 +119,9 @@ class LanguageModel(ImportedModel):
             The tokens, (b, n) int32. With pictures, `vocabulary + row` is a row of their tokens.
         pictures
             The tokens of pictures, (pictures, tokens, width), as `VisionModel.encode` returns them.
+        positions
+            With pictures and M-RoPE, the positions of all tokens in time, rows and columns,
+            (b, 3, n) int32.
 
         Raises
         ------
@@ -129,7 +137,7 @@ class LanguageModel(ImportedModel):
         if pictures is None:
             return self._network(FullSequence(length)).logits(ids)
         shown = checked_pictures(self._family(), self.hyper, pictures)
-        layout = PicturedSequence(length, shown.numbers(ids))
+        layout = pictured_sequence(self._family(), shown, ids, positions)
         return replace(self._network(layout), pictures=shown).logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
@@ -251,6 +259,7 @@ class LanguageModel(ImportedModel):
         round_rows: bool = False,
         as_decoded: bool = False,
         picture: bool = False,
+        shifted: bool = False,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
         tensors to compile with their updates. All steps of a cache share its states.
@@ -286,6 +295,10 @@ class LanguageModel(ImportedModel):
         picture
             The tokens are those of one picture, and see each other. The input is `picture`,
             (rows, tokens, width), as `VisionModel.encode` returns them, instead of `ids`.
+        shifted
+            Positions differ from indices, as after pictures of a model with M-RoPE. The input is
+            `shift`, () or (rows,) int32, the difference; with a picture it is `positions`,
+            (rows, 3, tokens) int32, those in time, rows and columns.
 
         Raises
         ------
@@ -295,41 +308,6 @@ class LanguageModel(ImportedModel):
             `as_decoded` is set, and the model has attention sinks or attends within chunks; or the
             architecture takes no pictures.
         """
-        if picture:
-            check_picture_step(self._family(), self.hyper, tokens, parts)
-        cut = parts > 1 and all_logits
-        if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
-            raise ShapeError(
-                f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}, to "
-                f"be cut in equal parts, got {parts}"
-            )
-        if rows is None and cache.slots > 1 or rows is not None and rows < 1:
-            raise ShapeError(
-                f"[model] expected 1 or more rows for a cache of {cache.slots} slots, got {rows}"
-            )
-        each, of_row = tokens // parts, () if rows is None else (rows,)
-        shape = rows or 1, tokens
-        ids = input("ids", shape, INT32)
-        if picture:
-            ids = input("picture", (*shape, self.hyper.width))
-        start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
-        slots = None if rows is None else input("slot", of_row, INT32, bounds=(-1, cache.slots - 1))
-        last: Tensor | None = None
-        count: Tensor | None = None
-        first = tokens - each + 1
-        if self.is_recurrent or not all_logits:
-            count = input("count", of_row, INT32, bounds=(first, tokens))
-            last = None if all_logits else count - first
-            count = count - (first - 1) if parts > 1 else count
-        text: CachedSequence | None = None
-        tables: Tables = {}
-        for part in range(parts):
-            with turn(part) if parts > 1 else nullcontext():
-                how = round_rows, slots, as_decoded, picture
-                own = count if part == parts - 1 else None
-                text = CachedSequence(cache, each, start, last, text, *how, count=own)
-                mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
-                network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
-                logits = network.logits(mine)
-        assert text is not None
-        return Step(logits, text.updates)
+        moved = shifted and self.has_mrope
+        how = rows, all_logits, scale_rows, round_rows, as_decoded, picture, moved
+        return build_step(self._network, cache, tokens, parts, StepOptions(*how))

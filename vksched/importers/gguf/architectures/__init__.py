@@ -35,7 +35,17 @@ from .mimo import MIMO2
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
-from .qwen import QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
+from .qwen import (
+    QWEN,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN2_VL,
+    QWEN3,
+    QWEN3_NEXT,
+    QWEN3_VL,
+    QWEN35,
+    SEED_OSS,
+)
 from .rwkv6 import RWKV6, RWKV6_QWEN2
 from .rwkv7 import ARWKV7, RWKV7
 from .small_decoders import DECI, MAINCODER, OPENELM, PLAMO, PLAMO3, PLM
@@ -62,12 +72,12 @@ KNOWN: Mapping[str, Family] = {
     "dbrx": DBRX,
     "qwen": QWEN,
     "qwen2": QWEN2,
-    "qwen2vl": QWEN2,
+    "qwen2vl": QWEN2_VL,
     "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
-    "qwen3vl": QWEN3,
+    "qwen3vl": QWEN3_VL,
     "qwen3moe": QWEN3,
-    "qwen3vlmoe": QWEN3,
+    "qwen3vlmoe": QWEN3_VL,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN35,
     "qwen35moe": QWEN35,

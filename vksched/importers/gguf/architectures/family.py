@@ -122,7 +122,9 @@ class Family:
     optional_blocks: layers without heads have no attention, those without heads of keys a linear
     layer instead, and those without an inner size no feed-forward.
 
-    takes_pictures: texts may contain pictures, whose tokens see each other.
+    takes_pictures: texts may contain pictures, whose tokens see each other without M-RoPE. mrope:
+    the order of the pairs that rotate by positions in time, rows and columns, "sections" or
+    "interleaved"; "" without M-RoPE.
     """
 
     encoder: bool = False
@@ -181,6 +183,7 @@ class Family:
     single_block: bool = False
     optional_blocks: bool = False
     takes_pictures: bool = False
+    mrope: str = ""
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

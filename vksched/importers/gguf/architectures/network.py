@@ -36,7 +36,7 @@ from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
 from .mixer import Mixer, MixerLayer
 from .per_layer_embeddings import PerLayerEmbeddings
-from .pictures import Pictures
+from .pictures import Pictures, split_rows
 from .positions import Positions, Tables
 from .token_layout import SequenceLayout, last_tokens
 from .unsupported import ALIBI
@@ -62,6 +62,8 @@ class Network:
     """The tensors by name that mixers of several layers share."""
     pictures: Pictures | None = None
     """The tokens of pictures in the text."""
+    deepstack: list[Tensor] = field(default_factory=list)
+    """The rows that first layers add for tokens of pictures, while the graph is built."""
 
     @cached_property
     def layers(self) -> LinearLayers:
@@ -184,6 +186,8 @@ class Network:
         for layer in range(self.hyper.layers):
             with name_scope(f"blk.{layer}"):
                 x = self._layer(layer, x)
+                if layer < len(self.deepstack):
+                    x = x + self.attention.output_rows(layer, self.deepstack[layer])
                 if vectors is not None:
                     vector = self.attention.output_rows(layer, vectors[:, :, layer])
                     x = x + self.per_layer.gated(layer, x, vector)
@@ -209,7 +213,8 @@ class Network:
     def _embedded(self, ids: Tensor) -> Tensor:
         hyper, family = self.hyper, self.family
         if ids.rank == 3:
-            return ids
+            x, *self.deepstack = split_rows(ids, hyper.deepstack)
+            return x
         table = self.weights.take(EMBEDDING, (hyper.vocabulary, hyper.width))
         with name_scope("token_embd"):
             x = embedding(table, ids if self.pictures is None else self.pictures.text_ids(ids))
@@ -218,7 +223,7 @@ class Network:
             if hyper.embedding_scale:
                 x = x * hyper.embedding_scale
             if self.pictures is not None:
-                x = self.pictures.inserted(ids, x)
+                x, self.deepstack = self.pictures.inserted(ids, x)
         if family.token_types:
             shape = hyper.token_types, hyper.width
             x = x + self.weights.take("token_types.weight", shape)[0]

@@ -26,6 +26,30 @@ Tables = dict[Rope | None, tuple[Tensor, ...]]
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
+def axes_of_pairs(rope: Rope, mrope: str) -> NDArray:
+    """Return the axis of each pair with M-RoPE: 0 for time, 1 for rows, 2 for columns.
+
+    mrope: "sections" for one section of pairs after the other, or "interleaved".
+
+    Raises
+    ------
+    ModelFormatError
+        The sections have other numbers of pairs than the rotary embedding.
+    """
+    pairs = rope.dims // 2
+    if sum(rope.sections) != pairs:
+        raise ModelFormatError(
+            f"[gguf] key 'rope.dimension_sections': expected {pairs} pairs in all sections, got "
+            f"{sum(rope.sections)}"
+        )
+    if mrope == "sections":
+        return np.repeat(np.arange(3), rope.sections)
+    axes = np.zeros(pairs, np.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * rope.sections[axis] : 3] = axis
+    return axes
+
+
 @dataclass
 class Positions:
     """The positions of the tokens of one text."""
@@ -70,10 +94,27 @@ class Positions:
             if rope not in self.tables:
                 tables = self._growth() if rope is None else self._angles(rope)
                 self.tables[rope] = tuple(constant(self._float32(each)) for each in tables)
-            at = self.text.positions
-            whole = self.tables[rope]
-            self.rows[rope] = whole if at is None else tuple(gather(each, at) for each in whole)
+            at, whole = self.text.positions, self.tables[rope]
+            if rope is not None and self.text.rotary is not None:
+                at = self.text.rotary
+            if at is None:
+                self.rows[rope] = whole
+            elif rope is not None and at.rank == 3:
+                self.rows[rope] = tuple(self._by_axis(each, at, rope) for each in whole)
+            else:
+                self.rows[rope] = tuple(gather(each, at) for each in whole)
         return self.rows[rope]
+
+    def _by_axis(self, table: Tensor, at: Tensor, rope: Rope) -> Tensor:
+        """Return the rows (b, n, pairs) of a table for positions in time, rows and columns, each of
+        which rotates some of the pairs.
+        """
+        axes = axes_of_pairs(rope, self.family.mrope)
+        own = (
+            gather(table, at[:, axis]) * constant((axes == axis).astype(np.float32))
+            for axis in range(3)
+        )
+        return next(own) + next(own) + next(own)
 
     def _float32(self, table: NDArray) -> NDArray:
         largest = np.abs(table).max(initial=0)

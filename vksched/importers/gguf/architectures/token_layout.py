@@ -91,6 +91,8 @@ class SequenceLayout(Protocol):
     (b, n) for several rows; None for 0, 1, .... last: the index of the token whose logits are
     wanted, () or (b,) for several rows; None for all tokens. count: the number of tokens of a row
     that are not padding, () or (b,) for several rows; None if padding changes no later token.
+    rotary: the positions for rotary embedding if they differ from `positions`: of the same shape,
+    or those in time, rows and columns of M-RoPE, (b, 3, n); None if they do not.
     """
 
     @property
@@ -104,6 +106,9 @@ class SequenceLayout(Protocol):
 
     @property
     def count(self) -> Tensor | None: ...
+
+    @property
+    def rotary(self) -> Tensor | None: ...
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
@@ -149,6 +154,7 @@ class FullSequence:
     positions: None = None
     last: None = None
     count: None = None
+    rotary: None = None
 
     def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
         return without_cache(rows, shape, recurrence)
@@ -206,6 +212,7 @@ class PaddedTexts:
     masks: dict[int, Tensor] = field(default_factory=dict)
     """The masks of the texts, which all layers share, by the number of heads; 0: that of tokens."""
     count: None = None
+    rotary: None = None
 
     def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
         return without_cache(rows, shape, recurrence)

@@ -14,7 +14,7 @@ DIFFUSION = "generation by diffusion, which unmasks all tokens of a block in sev
 ROUTED = "glm4moe (GLM 4.5 to 4.7) or qwen3moe (Qwen 3)"
 SMALL = "qwen3 (Qwen 3), llama (Llama 3, SmolLM 2) or smollm3"
 EMBEDDERS = "bert (BGE, E5, MiniLM) or nomic-bert (nomic-embed-text 1.5)"
-VISION = "qwen3vl or gemma3, for texts"
+VISION = "qwen3vl or gemma3"
 
 
 @dataclass(frozen=True)

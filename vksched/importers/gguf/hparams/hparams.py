@@ -50,8 +50,9 @@ class HParams:
     tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
     whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
     the sizes of recurrent layers, 0 if absent. halved_every: the hidden states are halved after
-    each so many layers, 0 if not. latent: the sizes of latent attention; None if
-    attention is another one.
+    each so many layers, 0 if not. latent: the sizes of latent attention; None if attention is
+    another one. deepstack: the number of first layers to whose output an encoder of pictures adds
+    rows.
     """
 
     architecture: str
@@ -104,6 +105,7 @@ class HParams:
     xielu: tuple[XIELU, ...]
     altup: AltUp | None
     halved_every: int
+    deepstack: int = 0
 
     def head_sizes(self, layer: int) -> tuple[int, int]:
         """Return the sizes of keys and of values of a layer."""
@@ -227,6 +229,7 @@ def read_hyper(file: GgufFile) -> HParams:
         per_layer_width=keys.whole("embedding_length_per_layer_input", 0, minimum=0),
         altup=read_altup(keys, layers),
         halved_every=keys.whole("rescale_every_n_layers", 0, minimum=0),
+        deepstack=keys.whole("n_deepstack_layers", 0, minimum=0, maximum=layers),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
     )
 

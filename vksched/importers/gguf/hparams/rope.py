@@ -24,6 +24,9 @@ class Rope:
     fast, slow: YaRN keeps the frequencies of pairs with more than `fast` rotations in the training
     context, and divides those with fewer than `slow` rotations by the factor. ext_factor: YaRN's
     extrapolation mix; 0 for linear scaling. finetuned: the model was trained with the scaling.
+
+    sections: the numbers of pairs that rotate by the position in time, row and column of a picture,
+    with M-RoPE; () without it.
     """
 
     base: float
@@ -39,6 +42,7 @@ class Rope:
     ext_factor: float = 1.0
     finetuned: bool = False
     slowed: bool = True
+    sections: tuple[int, ...] = ()
 
 
 def read_rope(keys: MetadataKeys, key_length: int, context: int, window_key_length: int) -> Rope:
@@ -65,6 +69,7 @@ def read_rope(keys: MetadataKeys, key_length: int, context: int, window_key_leng
         slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
         ext_factor=1.0 if ext_factor < 0 else ext_factor,
         finetuned=keys.flag("rope.scaling.finetuned", False),
+        sections=keys.per_layer("rope.dimension_sections", 4, (), 0)[:3],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ....common.errors import ModelFormatError, close_text
 from .byte_pair import BytePair, find_pre
@@ -117,7 +117,7 @@ class Tokenizer:
             within a name prevents that it is parsed.
         """
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        out: list[int] = list(self._before) if bos else []
+        out: list[int] = []
         after_special = True
         for piece in self._specials.split(text, special):
             if isinstance(piece, int):
@@ -128,7 +128,11 @@ class Tokenizer:
             else:
                 continue
             after_special = isinstance(piece, int)
-        return out + self._behind if bos else out
+        return self.surrounded(out) if bos else out
+
+    def surrounded(self, tokens: Sequence[int]) -> list[int]:
+        """Return tokens with the special tokens that the model expects around a text."""
+        return [*self._before, *tokens, *self._behind]
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Return the tokens of two texts for a model that compares them, with the special tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -11,19 +12,24 @@ import numpy as np
 
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ModelFormatError, VkschedError
-from .vision_hparams import CHANNELS, VisionHParams
+from .vision_hparams import CHANNELS, MAX_PIXELS, VisionHParams
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 1 << 26
-"""The maximum size of a picture; a larger one may be an attack on the memory."""
+MAX_RATIO = 200
+"""The maximum ratio of the sides of a picture of Qwen."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats of files. Decoders of others may start programs, as that of EPS does."""
 
 
-def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
-    """Return the normalized pixels of a picture, (3, image_size, image_size) float32.
+def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = None) -> NDArray:
+    """Return the normalized pixels of a picture, (3, height, width) float32.
+
+    Parameters
+    ----------
+    max_pixels
+        The maximum number of pixels of the picture; `MAX_PIXELS` if None.
 
     Raises
     ------
@@ -34,8 +40,12 @@ def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
     VkschedError
         The package Pillow is missing.
     """
-    size = hyper.image_size
-    resized = _opened(picture).resize((size, size), resample=_bilinear())
+    opened = _opened(picture, max_pixels or MAX_PIXELS)
+    if hyper.is_qwen:
+        resized = opened.resize(fitting_size(*opened.size, hyper), resample=_resampling("BICUBIC"))
+    else:
+        size = hyper.image_size
+        resized = opened.resize((size, size), resample=_resampling("BILINEAR"))
     scaled = np.asarray(resized, np.float32).transpose(2, 0, 1) / np.float32(255)
     mean, std = (
         np.array(each, np.float32).reshape(CHANNELS, 1, 1) for each in (hyper.mean, hyper.std)
@@ -43,13 +53,41 @@ def pixels_of(picture: object, hyper: VisionHParams) -> NDArray:
     return np.asarray((scaled - mean) / std)
 
 
-def _bilinear() -> int:
+def fitting_size(width: int, height: int, hyper: VisionHParams) -> tuple[int, int]:
+    """Return the width and the height of a picture for an encoder of Qwen: multiples of the side of
+    a merged square, with nearly the same ratio, and within the encoder's numbers of pixels.
+
+    Raises
+    ------
+    ModelFormatError
+        One side is more than 200 times longer than the other.
+    """
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise ModelFormatError(
+            f"[vision] expected a picture whose sides have a ratio of at most {MAX_RATIO}, got "
+            f"{width} x {height}"
+        )
+    unit, (least, most) = hyper.patch_size * hyper.pool, hyper.pixels
+    area = width * height
+    found = [max(unit, round(side / unit) * unit) for side in (width, height)]
+    if found[0] * found[1] > most:
+        scale = math.sqrt(most / area)
+        found = [max(unit, math.floor(side * scale / unit) * unit) for side in (width, height)]
+        longer = int(height > width)  # the other side may have been raised to one square
+        found[longer] = min(found[longer], max(unit, most // found[1 - longer] // unit * unit))
+    elif found[0] * found[1] < least:
+        scale = math.sqrt(least / area)
+        found = [math.ceil(side * scale / unit) * unit for side in (width, height)]
+    return found[0], found[1]
+
+
+def _resampling(name: str) -> int:
     from PIL.Image import Resampling
 
-    return Resampling.BILINEAR
+    return Resampling[name]
 
 
-def _opened(picture: object) -> Image:
+def _opened(picture: object, most: int) -> Image:
     """Return a picture of Pillow with three channels."""
     try:
         from PIL import Image
@@ -63,7 +101,7 @@ def _opened(picture: object) -> Image:
                 "[vision] expected pixels (height, width, 3) of uint8, got "
                 f"{picture.shape} of {picture.dtype}"
             )
-        _check_pixels(picture.shape[1], picture.shape[0])
+        _check_pixels(picture.shape[1], picture.shape[0], most)
         return Image.fromarray(np.ascontiguousarray(picture))
     source: Image.Image | io.BytesIO | str | bytes
     if isinstance(picture, Image.Image):
@@ -79,9 +117,9 @@ def _opened(picture: object) -> Image:
         )
     try:
         if isinstance(source, Image.Image):
-            return _upright(source)
+            return _upright(source, most)
         with Image.open(source, formats=FORMATS) as found:
-            return _upright(found)
+            return _upright(found, most)
     except (ModelFormatError, FileNotFoundError):
         raise
     except Exception as error:  # decoders of pictures raise errors of many kinds
@@ -91,12 +129,12 @@ def _opened(picture: object) -> Image:
         ) from error
 
 
-def _upright(found: Image) -> Image:
+def _upright(found: Image, most: int) -> Image:
     """Return a picture with three channels of 8 bits, rotated as its Exif orientation says."""
     from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
 
-    _check_pixels(*found.size)
+    _check_pixels(*found.size, most)
     transposed: Image = exif_transpose(found)
     if transposed.mode.startswith("I;16"):  # Pillow would clip values over 255
         grey = np.asarray(transposed).astype(np.uint32)
@@ -104,8 +142,8 @@ def _upright(found: Image) -> Image:
     return transposed.convert("RGB")
 
 
-def _check_pixels(width: int, height: int) -> None:
-    if not 0 < width * height <= MAX_PIXELS:
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if not 0 < width * height <= most:
         raise ModelFormatError(
-            f"[vision] expected a picture of 1 to {MAX_PIXELS} pixels, got {width} x {height}"
+            f"[vision] expected a picture of 1 to {most} pixels, got {width} x {height}"
         )

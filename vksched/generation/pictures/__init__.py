@@ -1,0 +1,1 @@
+"""Pictures in prompts: their encoder, and their tokens in the KV cache."""
