@@ -55,7 +55,7 @@ def build_step(
         architecture takes no pictures.
     """
     whole = network(FullSequence(tokens))
-    hyper, is_recurrent = whole.hyper, any(whole.family.with_state(whole.hyper.recurrent))
+    hyper, is_recurrent = whole.hyper, any(whole.family.with_state(whole.hyper))
     if how.picture:
         check_picture_step(whole.family, hyper, tokens, parts)
     _check_sizes(cache, tokens, parts, how)
