@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from concurrent.futures import wait
 
@@ -243,6 +244,14 @@ def test_scheduler_may_be_recreated_often(devices: list[str]) -> None:
     for _ in range(3):
         with vs.Scheduler(devices) as sched:
             assert np.array_equal(sched.compile(vs.input("x", (3,)) + 1.0)(x=x), x + 1)
+
+
+def test_a_deep_copy_of_what_refers_to_a_scheduler_shares_it() -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        copied = copy.deepcopy({"scheduler": sched, "limit": [3]})
+        assert copied["scheduler"] is sched
+        run = copied["scheduler"].compile(vs.input("x", (2,)) + 1)
+        assert run(x=np.ones(2, np.float32))[0] == 2
 
 
 def test_outputs_without_a_list_are_reported() -> None:

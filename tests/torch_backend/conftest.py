@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ else:
         import torch
         import torch._dynamo
         import torch._functorch.aot_autograd
+    if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several processes wait for each other
+        torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", params=["cpu", "vulkan"])
 def scheduler(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     """The CPU, and one Vulkan device."""
-    names = [d.name for d in vs.devices()]
+    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
     if request.param == "vulkan" and not names:
         pytest.skip("no Vulkan device")
     with vs.Scheduler(["cpu"] if request.param == "cpu" else names[:1]) as opened:

@@ -187,8 +187,7 @@ def test_dropout_is_reproducible_by_seed(scheduler: vs.Scheduler) -> None:
 
 def test_copies_and_pickles(scheduler: vs.Scheduler) -> None:
     model, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
-    devices = [scheduler.devices[0].name]  # a scheduler itself cannot be copied
-    fast = torch.compile(model, backend=backend, options={"devices": devices})
+    fast = compiled(model, scheduler)
     with torch.no_grad():
         wanted = fast(x)
         other = copy.deepcopy(fast)
@@ -196,7 +195,8 @@ def test_copies_and_pickles(scheduler: vs.Scheduler) -> None:
         close(other(x), F.linear(x, model.weight * 3, model.bias))
         close(fast(x), wanted)
         restored = pickle.loads(pickle.dumps(model))
-        close(compiled(restored, scheduler)(x), wanted)
+        devices = [scheduler.devices[0].name]
+        close(torch.compile(restored, backend=backend, options={"devices": devices})(x), wanted)
 
 
 def test_norms_that_pytorch_decomposes(scheduler: vs.Scheduler) -> None:

@@ -350,6 +350,10 @@ class Scheduler(ProcessBound):
         self._keep()
         write_tape()
 
+    def __deepcopy__(self, memo: object) -> Scheduler:
+        """Return this scheduler: the copy of an object that refers to it shares its devices."""
+        return self
+
     def __enter__(self) -> Scheduler:
         return self
 

@@ -5,7 +5,6 @@ torch.bfloat16 --computed as--> float32        all other types have an equal one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +42,7 @@ def to_array(tensor: Any) -> NDArray:
 
 
 def to_tensor(array: NDArray, dtype: Any, strides: Sequence[int]) -> Any:
-    """Return a tensor of an array, without a copy if it is contiguous.
+    """Return a tensor of an array, without a copy if it has the strides.
 
     Parameters
     ----------
@@ -55,11 +54,25 @@ def to_tensor(array: NDArray, dtype: Any, strides: Sequence[int]) -> Any:
     tensor = torch.from_numpy(array)
     if tensor.dtype != dtype:
         tensor = tensor.to(dtype)
-    if tensor.numel() <= 1 or tensor.stride() == tuple(strides):
+    if tensor.stride() == tuple(strides):
         return tensor
+    axes = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in axes):
+        return tensor.as_strided(tensor.shape, tuple(strides))
+    if 0 in strides:  # an expanded result: elements share memory
+        first = tensor[tuple(slice(0, None if step else 1) for step in strides)]
+        return _with_strides(first, strides).expand(tensor.shape)
+    return _with_strides(tensor, strides)
+
+
+def _with_strides(tensor: Any, strides: Sequence[int]) -> Any:
+    """Return a copy of a tensor with these strides. Elements that share memory are equal."""
     size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
-    if size < math.prod(tensor.shape):  # an expanded result: elements share memory
-        return tensor
-    out = torch.empty_strided(tensor.shape, tuple(strides), dtype=dtype)
-    out.copy_(tensor)
+    memory = torch.empty(size, dtype=tensor.dtype)
+    out = memory.as_strided(tensor.shape, tuple(strides))
+    if size >= tensor.numel():
+        out.copy_(tensor)
+        return out
+    positions = torch.arange(size).as_strided(tensor.shape, tuple(strides))
+    memory[positions.reshape(-1)] = tensor.reshape(-1)
     return out

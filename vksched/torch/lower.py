@@ -30,6 +30,8 @@ INT64_LIMIT = (1 << 24) - 1
 """The maximum magnitude of int64 inputs on devices, which have 32 bits: sums and small products
 still fit. A call with larger values runs in eager PyTorch.
 """
+AS_STRIDED = "aten::as_strided.default"
+"""The op that reads memory beyond its operand."""
 SEED = "seed"
 """The name of the input for the seed of random numbers."""
 
@@ -73,6 +75,9 @@ class CallLowering:
         The Tensors, numbers, or lists of them that stand for nodes.
     seed
         The input for the seed of random numbers; None if no call is random.
+    whole
+        The placeholders that must be all of their memory, in row-major order: calls read them by
+        strides.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -80,6 +85,7 @@ class CallLowering:
         self._streams = 0
         self.values: dict[fx.Node, Any] = {}
         self.seed: Tensor | None = None
+        self.whole = set[fx.Node]()
 
     def lower(self, node: fx.Node) -> None:
         """Lower one node, whose operands are lowered.
@@ -130,11 +136,15 @@ class CallLowering:
             for key, value in node.kwargs.items()
             if key not in IGNORED
         }
-        call = Call(name, dtypes, _promoted(node), self._random, _is_dense(node))
+        dense = _is_dense(node)
+        call = Call(name, dtypes, _promoted(node), self._random, dense)
         path = module_path(node)
         with name_scope(path) if path else _NO_SCOPE:
             results = _attempt(call, build, args, kwargs)
         _check(examples, results)
+        _check_reads(node, results)
+        if dense and name == AS_STRIDED:
+            self.whole.update(n for n in node.all_input_nodes if n.op == "placeholder")
         return results if isinstance(example, (list, tuple)) else results[0]
 
     def _argument(self, value: Any) -> Any:
@@ -199,6 +209,15 @@ def _check(examples: Sequence[Any], results: Sequence[Tensor | None]) -> None:
             raise UnsupportedOp(f"the rule has shape {result.shape}, not {tuple(example.shape)}")
 
 
+def _check_reads(node: fx.Node, results: Sequence[Tensor | None]) -> None:
+    """Raise UnsupportedOp if a later call reads a result that a rule leaves out."""
+    for user in node.users:
+        if user.target is operator.getitem and user.users:
+            index: Any = user.args[1]
+            if index >= len(results) or results[index] is None:
+                raise UnsupportedOp(f"without result {index}")
+
+
 def _promoted(node: fx.Node) -> str:
     """Return the element type that PyTorch promotes the operands of a call to."""
     operands = [value_of(a) if isinstance(a, fx.Node) else a for a in node.args[:2]]
@@ -211,12 +230,13 @@ def _promoted(node: fx.Node) -> str:
 
 
 def _is_dense(node: fx.Node) -> bool:
-    """Return True if the first operand of a call is all of its memory, in row-major order. An
-    argument of the graph may be a view in another call.
-    """
+    """Return True if the first operand of a call is all of its memory, in row-major order."""
     first = node.args[0] if node.args else None
-    computed = isinstance(first, fx.Node) and first.op == "call_function"
-    value = value_of(first) if isinstance(first, fx.Node) and computed else None
+    return isinstance(first, fx.Node) and is_whole(value_of(first))
+
+
+def is_whole(value: Any) -> bool:
+    """Return True if a tensor is all of its memory, in row-major order."""
     if not isinstance(value, torch.Tensor) or storage_of(value) is None:
         return False
     size_bytes = value.untyped_storage().nbytes()

@@ -35,7 +35,7 @@ WITHOUT_WORK = frozenset(
 VIEWS = frozenset(
     [
         *("alias", "view", "permute", "t", "transpose", "expand", "squeeze", "unsqueeze"),
-        *("slice", "select", "diagonal", "detach", "as_strided"),
+        *("slice", "select", "diagonal", "detach", "as_strided", "unfold"),
     ]
 )
 """Ops whose result shares memory with its first operand."""

@@ -177,9 +177,10 @@ class Program:
         first = next(n for n in created.unsupported if op_name(n) in new)
         total = sum(n.op == "call_function" for n in self._module.graph.nodes)
         listed = ", ".join(sorted(new)[:5]) + (", ..." if len(new) > 5 else "")
+        graph = {"inference": "an inference"}.get(self.info.kind, f"a {self.info.kind}")
         warn(
-            f"[torch] {sum(new.values())} of {total} ops of a {self.info.kind} graph run in eager "
-            f"PyTorch: {listed} ({op_name(first)}: {created.unsupported[first]}); "
+            f"[torch] {sum(new.values())} of {total} ops of {graph} graph run in eager PyTorch: "
+            f"{listed} ({op_name(first)}: {created.unsupported[first]}); "
             "vksched.torch.explain has all"
         )
 

@@ -15,7 +15,7 @@ from ..common.errors import IndexOutOfRange
 from ..engine.executable import CompiledGraph
 from ..ir.tensor import Tensor
 from .convert import to_array, to_tensor
-from .lower import SEED, CallLowering, declare_input, value_of
+from .lower import SEED, CallLowering, declare_input, is_whole, value_of
 from .partition import Segment, eager_module
 from .runtime import Runtime
 
@@ -73,6 +73,7 @@ class DeviceSegment:
                 lowering.values[node] = value
         for node in segment.nodes:
             lowering.lower(node)
+        self._whole = [i for i, node in enumerate(segment.inputs) if node in lowering.whole]
         self._results = _Results(segment.outputs, lowering.values)
         tensors = _tensors_of(self._results.tensors)
         read = {t.name for t in tensors if t.op == "input"}
@@ -91,6 +92,8 @@ class DeviceSegment:
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the outputs for the inputs, both in the order of the segment."""
+        if not all(is_whole(values[position]) for position in self._whole):
+            return self._run_eager(values)
         feeds = {name: to_array(values[position]) for position, name in self._feeds}
         if self._random:
             seed = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int64)
@@ -98,10 +101,13 @@ class DeviceSegment:
         try:
             arrays: Any = self.compiled(**feeds)
             return self._results.unpack(arrays)
-        except IndexOutOfRange:
-            if self._eager is None:  # int64 values that 32 bits cannot hold, or a wrong index
-                self._eager = EagerSegment(self._module, self.segment)
-            return self._eager(values)
+        except IndexOutOfRange:  # int64 values that 32 bits cannot hold, or a wrong index
+            return self._run_eager(values)
+
+    def _run_eager(self, values: Sequence[Any]) -> Sequence[Any]:
+        if self._eager is None:
+            self._eager = EagerSegment(self._module, self.segment)
+        return self._eager(values)
 
 
 class _Results:

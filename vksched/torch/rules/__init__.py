@@ -13,6 +13,7 @@ from __future__ import annotations
 from . import (  # noqa: F401 - each declares its rules
     creation,
     elementwise,
+    embedding,
     index,
     layout,
     linalg,

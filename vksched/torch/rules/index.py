@@ -1,18 +1,19 @@
-"""Rules for indices: gather, scatter, embeddings and advanced indexing."""
+"""Rules for indices: gather, scatter, advanced indexing and sums of blocks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...common.dtypes import Shape
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, constant
 from ...ops import (
     broadcast_to,
     clip,
     cumsum,
-    embedding,
-    equal,
     expand_dims,
     floor_divide,
     full,
@@ -27,6 +28,7 @@ from ...ops import (
     stack,
     where,
 )
+from ...ops import slice as vs_slice
 from .registry import Call, axis_of, operand, rule
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add"}
@@ -34,36 +36,6 @@ REDUCTIONS["multiply"] = "mul"
 NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": float("-inf"), "amin": float("inf")}
 """The value that does not change a reduction."""
 Indices = Sequence[Tensor | None]
-
-
-@rule("embedding.default")
-def embedding_rule(
-    call: Call,
-    weight: Tensor,
-    ids: Tensor,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    return embedding(weight, ids)
-
-
-@rule("embedding_dense_backward.default")
-def embedding_backward(
-    call: Call,
-    grad: Tensor,
-    ids: Tensor,
-    num_weights: int,
-    padding_idx: int,
-    scale_grad_by_freq: bool,
-) -> Tensor:
-    call.require(not scale_grad_by_freq, "with scale_grad_by_freq")
-    width = grad.shape[-1]
-    rows, at = reshape(grad, (ids.size, width)), reshape(ids, (ids.size, 1))
-    if padding_idx >= 0:
-        skipped = equal(at, operand(padding_idx, at.dtype))
-        rows = where(broadcast_to(skipped, rows.shape), operand(0, rows.dtype), rows)
-    return scatter_nd(full((num_weights, width), 0, call.dtype), at, rows, "add")
 
 
 @rule("gather.default")
@@ -81,8 +53,6 @@ def _scattered(
     if index.size == 0:
         return x
     if src.shape != index.shape:
-        from ...ops import slice as vs_slice
-
         src = vs_slice(src, (0,) * src.rank, index.shape)
     return scatter_elements(x, index, src, axis_of(dim, x.rank), reduction)
 
@@ -162,8 +132,6 @@ def _indexed(call: Call, x: Tensor, indices: Indices) -> tuple[list[int], list[T
 
 
 def _common_shape(indices: Sequence[Tensor]) -> Shape:
-    import numpy as np
-
     return tuple(np.broadcast_shapes(*[i.shape for i in indices]))
 
 
@@ -265,3 +233,36 @@ def index_add(
     scaled = src if alpha == 1 else src * operand(alpha, src.dtype)
     indices: list[Tensor | None] = [*[None] * axis, reshape(index, (index.size,))]
     return index_put(call, x, indices, scaled, True)
+
+
+@rule("col2im.default")
+def col2im(
+    call: Call,
+    x: Tensor,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Tensor:
+    """Return images (n, c, *size) that are sums of blocks (n, c * kernel, positions)."""
+    call.require(x.size > 0, "of an empty tensor")
+    blocks = x if x.rank == 3 else reshape(x, (1, *x.shape))
+    batch, channels = blocks.shape[0], blocks.shape[1] // math.prod(kernel)
+    padded = [n + 2 * p for n, p in zip(size, padding, strict=True)]
+    places = [
+        np.arange(k)[:, None] * d + np.arange((n - d * (k - 1) - 1) // s + 1) * s
+        for n, k, d, s in zip(padded, kernel, dilation, stride, strict=True)
+    ]  # (kernel, positions) of each axis
+    at = places[0][:, None, :, None] * padded[1] + places[1][None, :, None, :]
+    rows = reshape(blocks, (batch * channels, at.size))
+    summed = scatter_nd(
+        full((math.prod(padded), batch * channels), 0, x.dtype),
+        constant(at.reshape(-1, 1).astype(np.int32)),
+        permute_dims(rows, (1, 0)),
+        "add",
+    )
+    images = reshape(permute_dims(summed, (1, 0)), (batch, channels, *padded))
+    for axis, (n, p) in enumerate(zip(size, padding, strict=True), 2):
+        images = vs_slice(images, p, p + n, axis) if p else images
+    return images if x.rank == 3 else reshape(images, images.shape[1:])

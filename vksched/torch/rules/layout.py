@@ -82,12 +82,22 @@ def unsqueeze(call: Call, x: Tensor, dim: int) -> Tensor:
 def as_strided(
     call: Call, x: Tensor, size: Ints, stride: Ints, storage_offset: int | None = None
 ) -> Tensor:
-    call.require(call.dense, "of an argument or a view")
+    call.require(call.dense, "of a view")
     at = np.full(tuple(size), storage_offset or 0, np.int32)
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         shape = (-1, *(1,) * (len(size) - 1 - axis))
         at += (np.arange(count, dtype=np.int32) * step).reshape(shape)
     return gather(reshape(x, (x.size,)), constant(at), 0)
+
+
+@rule("unfold.default")
+def unfold(call: Call, x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    call.require(x.rank > 0, "of a scalar")
+    axis = axis_of(dim, x.rank)
+    first = np.arange(0, x.shape[axis] - size + 1, step, dtype=np.int32)
+    windows = gather(x, constant(first[:, None] + np.arange(size, dtype=np.int32)), axis)
+    rest = [i for i in range(windows.rank) if i != axis + 1]
+    return permute_dims(windows, [*rest, axis + 1])
 
 
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -232,14 +242,30 @@ def constant_pad(call: Call, x: Tensor, pads: Ints, value: float = 0) -> Tensor:
     return _padded(x, pads, "constant", value)
 
 
+def _border(x: Tensor, pads: Ints, mode: str) -> Tensor:
+    """Return x with repeated elements around it. Negative pads remove elements of the result: the
+    repeated ones are those of the whole x.
+    """
+    if all(n >= 0 for n in pads):
+        return _padded(x, pads, mode)
+    for i in range(len(pads) // 2):
+        axis, before, after = x.rank - 1 - i, pads[2 * i], pads[2 * i + 1]
+        last = x.shape[axis] - 1
+        at = np.arange(-before, last + 1 + after)
+        if mode == "reflect":
+            at = last - np.abs(last - np.abs(at))
+        x = gather(x, constant(np.clip(at, 0, last).astype(np.int32)), axis)
+    return x
+
+
 @rule("reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default")
 def reflection_pad(call: Call, x: Tensor, padding: Ints) -> Tensor:
-    return _padded(x, padding, "reflect")
+    return _border(x, padding, "reflect")
 
 
 @rule("replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default")
 def replication_pad(call: Call, x: Tensor, padding: Ints) -> Tensor:
-    return _padded(x, padding, "edge")
+    return _border(x, padding, "edge")
 
 
 @rule("copy.default")

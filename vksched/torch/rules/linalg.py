@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...autograd.reverse_mode import vjp
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, constant
 from ...ops import (
     attention,
     conv,
     conv_transpose,
+    expand_dims,
+    full,
+    gather,
     matmul,
+    maximum,
+    not_equal,
     reduce_logsumexp,
+    reduce_max,
     reduce_sum,
     reshape,
+    sqrt,
+    square,
     where,
 )
+from ...ops import pow as vs_pow
 from .registry import Call, operand, rule
 
 Ints = Sequence[int]
@@ -63,6 +74,52 @@ def mv(call: Call, a: Tensor, x: Tensor) -> Tensor:
 @rule("dot.default")
 def dot(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return reduce_sum(a * b)
+
+
+# -- distances -----------------------------------------------------------------------------------
+
+MAX_DIRECT_ROWS = 25
+"""The number of rows up to which PyTorch computes Euclidean distances without a matrix product."""
+
+
+def _norm_of(x: Tensor, p: float) -> Tensor:
+    """Return the p-norm along the last axis."""
+    size = abs(x)
+    if p == 0:
+        return reduce_sum(not_equal(size, operand(0, x.dtype)).astype(x.dtype), -1)
+    if p == float("inf"):
+        return reduce_max(size, -1)
+    if p == 1:
+        return reduce_sum(size, -1)
+    if p == 2:
+        return sqrt(reduce_sum(square(x), -1))
+    power = operand(p, x.dtype)
+    return vs_pow(reduce_sum(vs_pow(size, power), -1), operand(1 / p, x.dtype))
+
+
+@rule("_cdist_forward.default")
+def cdist(call: Call, a: Tensor, b: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
+    call.require(a.size > 0 and b.size > 0, "of an empty tensor")
+    many = max(a.shape[-2], b.shape[-2]) > MAX_DIRECT_ROWS
+    if p == 2 and (compute_mode == 1 or (compute_mode != 2 and many)):
+        lengths = reduce_sum(square(a), -1, True), reduce_sum(square(b), -1, True)
+        total = lengths[0] + _last_swapped(lengths[1])
+        product = matmul(a, b, transpose_b=True)
+        return sqrt(maximum(total - product - product, operand(0, a.dtype)))
+    return _norm_of(expand_dims(a, -2) - expand_dims(b, -3), p)
+
+
+def _last_swapped(x: Tensor) -> Tensor:
+    return reshape(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]))
+
+
+@rule("_pdist_forward.default")
+def pdist(call: Call, x: Tensor, p: float = 2) -> Tensor:
+    first, second = np.triu_indices(x.shape[0], 1)
+    if first.size == 0 or x.size == 0:
+        return full((first.size,), 0, x.dtype)
+    rows = [gather(x, constant(at.astype(np.int32)), 0) for at in (first, second)]
+    return _norm_of(rows[0] - rows[1], p)
 
 
 # -- convolutions ------------------------------------------------------------------------------

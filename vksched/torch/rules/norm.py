@@ -29,9 +29,13 @@ def native_layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     call.require(x.size > 0, "of an empty tensor")
     axes = tuple(range(x.rank - len(shape), x.rank))
-    variance = reduce_var(x, axes, True)
-    out = layer_norm(x, weight, bias, x.rank - len(shape), eps)
-    return out, reduce_mean(x, axes, True), rsqrt(variance + operand(eps, x.dtype))
+    mean = reduce_mean(x, axes, True)
+    rstd = rsqrt(reduce_var(x, axes, True) + operand(eps, x.dtype))
+    if eps >= 0:
+        return layer_norm(x, weight, bias, x.rank - len(shape), eps), mean, rstd
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias, mean, rstd
 
 
 @rule("native_group_norm.default")

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...autograd.reverse_mode import vjp
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, constant
 from ...ops import (
     adaptive_average_pool,
     average_pool,
     full,
+    gather,
     grid_sample,
     max_pool,
     max_pool_indices,
@@ -23,6 +26,7 @@ from ...ops import (
 from .registry import Call, operand, rule
 
 Ints = Sequence[int]
+Factors = Sequence[float | None] | None
 GRID_MODES = ("linear", "nearest", "cubic")
 GRID_PADDING = ("zeros", "border", "reflection")
 
@@ -147,45 +151,42 @@ def adaptive_pool_backward(call: Call, grad: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def _sizes(call: Call, x: Tensor, sizes: Ints | None, scales: Sequence[float] | None) -> Ints:
-    """Return the sizes of a resized image, whose factors must be those of its coordinates."""
+def _resized_axes(
+    x: Tensor, sizes: Ints | None, factors: Factors
+) -> list[tuple[int, int, int, float | None]]:
+    """Return axis, old size, new size and factor of each axis whose size changes. The factor is
+    that of PyTorch's coordinates; it may differ from the ratio of the sizes.
+    """
+    old = x.shape[2:]
+    whole = factors or [None] * len(old)
     if sizes is None:
-        call.require(scales is not None, "without sizes")
-        sizes = [int(n * f) for n, f in zip(x.shape[2:], scales or (), strict=True)]
-    if scales is not None:
-        exact = all(n * f == s for n, f, s in zip(x.shape[2:], scales, sizes, strict=True))
-        call.require(exact, "with a factor that is not the ratio of the sizes")
-    return sizes
-
-
-def _resized(x: Tensor, sizes: Ints, mode: str, coordinates: str) -> Tensor:
-    axes = list(range(2, x.rank))
-    return resize(x, tuple(sizes), None, axes, mode, coordinates, "floor")
+        sizes = [n if f is None else int(n * f) for n, f in zip(old, whole, strict=True)]
+    described = zip(range(2, x.rank), old, sizes, whole, strict=True)
+    return [each for each in described if each[1] != each[2]]
 
 
 @rule("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
-def upsample_nearest(
-    call: Call, x: Tensor, sizes: Ints | None, scales: Sequence[float] | None
-) -> Tensor:
-    return _resized(x, _sizes(call, x, sizes, scales), "nearest", "asymmetric")
+def upsample_nearest(call: Call, x: Tensor, sizes: Ints | None, factors: Factors) -> Tensor:
+    for axis, old, new, factor in _resized_axes(x, sizes, factors):
+        step = np.float32(1 / factor) if factor else np.float32(old) / np.float32(new)
+        at = np.floor(np.arange(new, dtype=np.float32) * step)
+        x = gather(x, constant(np.minimum(at, old - 1).astype(np.int32)), axis)
+    return x
 
 
 @rule("upsample_bilinear2d.vec", "upsample_linear1d.vec", "upsample_trilinear3d.vec")
 def upsample_linear(
-    call: Call,
-    x: Tensor,
-    sizes: Ints | None,
-    align_corners: bool,
-    scales: Sequence[float] | None,
+    call: Call, x: Tensor, sizes: Ints | None, align_corners: bool, factors: Factors
 ) -> Tensor:
-    coordinates = "align_corners" if align_corners else "half_pixel"
-    return _resized(x, _sizes(call, x, sizes, scales), "linear", coordinates)
-
-
-def _factors(scales: Sequence[float | None]) -> list[float] | None:
-    """Return the factors of a resize, one per axis; None if only sizes are given."""
-    known = [s for s in scales if s is not None]
-    return known if known and len(known) == len(scales) else None
+    for axis, old, new, factor in _resized_axes(x, sizes, factors):
+        if align_corners:
+            x = resize(x, [new], None, [axis], "linear", "align_corners")
+        elif factor and factor * old != new:
+            call.require(int(factor * old) == new, "with sizes that do not fit the factors")
+            x = resize(x, None, [factor], [axis], "linear", "half_pixel")
+        else:
+            x = resize(x, [new], None, [axis], "linear", "half_pixel")
+    return x
 
 
 @rule("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
@@ -197,7 +198,7 @@ def upsample_nearest_default(
     scales_b: float | None = None,
     scales_c: float | None = None,
 ) -> Tensor:
-    return upsample_nearest(call, x, sizes, _factors((scales_a, scales_b, scales_c)[: x.rank - 2]))
+    return upsample_nearest(call, x, sizes, (scales_a, scales_b, scales_c)[: x.rank - 2])
 
 
 @rule("upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_trilinear3d.default")
@@ -210,7 +211,7 @@ def upsample_linear_default(
     scales_b: float | None = None,
     scales_c: float | None = None,
 ) -> Tensor:
-    scales = _factors((scales_a, scales_b, scales_c)[: x.rank - 2])
+    scales = (scales_a, scales_b, scales_c)[: x.rank - 2]
     return upsample_linear(call, x, sizes, align_corners, scales)
 
 
@@ -219,7 +220,7 @@ def upsample_nearest_backward(
     call: Call, grad: Tensor, sizes: Ints, input_size: Ints, *scales: float | None
 ) -> Tensor:
     x = full(tuple(input_size), 0, grad.dtype)
-    (out,) = vjp([upsample_nearest(call, x, sizes, _factors(scales))], [grad], [x])
+    (out,) = vjp([upsample_nearest(call, x, sizes, scales)], [grad], [x])
     return out
 
 
@@ -233,7 +234,7 @@ def upsample_bilinear_backward(
     *scales: float | None,
 ) -> Tensor:
     x = full(tuple(input_size), 0, grad.dtype)
-    (out,) = vjp([upsample_linear(call, x, sizes, align_corners, _factors(scales))], [grad], [x])
+    (out,) = vjp([upsample_linear(call, x, sizes, align_corners, scales)], [grad], [x])
     return out
 
 

@@ -32,7 +32,7 @@ class Call:
     random
         Returns the seed of a run, and the stream of this call.
     dense
-        The first operand is computed in the graph, and is all of its memory in row-major order.
+        The first operand is all of its memory, in row-major order.
     """
 
     op: str
