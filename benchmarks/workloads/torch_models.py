@@ -114,17 +114,15 @@ class CachedStep(nn.Module):
         self.cache = StaticCache(config=model.config, max_cache_len=length)
         prompt = torch.arange(at)[None]
         with torch.no_grad():
-            model(input_ids=prompt, past_key_values=self.cache, use_cache=True)
-        self.at = torch.tensor([at])
+            model(input_ids=prompt, cache=self.cache, use_cache=True)
+        self.at = at
+        self.position = torch.tensor([[at]])
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         for layer in self.cache.layers:  # the same step again
-            layer.cumulative_length.copy_(self.at)
+            layer.cumulative_length.fill_(self.at)
         out = self.model(
-            input_ids=ids,
-            past_key_values=self.cache,
-            position_ids=self.at[None],
-            use_cache=True,
+            input_ids=ids, cache=self.cache, position_ids=self.position, use_cache=True
         )
         logits: torch.Tensor = out.logits
         return logits

@@ -72,7 +72,7 @@ class Specialisation:
     @property
     def is_current(self) -> bool:
         """False if a weight has become a state since."""
-        return all([entry.leaf is self.leaves[i] for i, entry in self.weights.items()])
+        return all(entry.leaf is self.leaves[i] for i, entry in self.weights.items())
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """Run all segments and return the results."""
