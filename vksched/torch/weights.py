@@ -46,7 +46,12 @@ def sample_of(tensor: Any) -> bytes:
     plain = tensor.detach()
     array = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
     flat: NDArray = array.ravel(order="K")
-    return flat[:: max(flat.size // SAMPLED, 1)].tobytes()
+    return flat[:: sampling_step(flat.size)].tobytes()
+
+
+def sampling_step(size: int) -> int:
+    """Return the distance between compared values of a parameter with so many."""
+    return max(size // SAMPLED, 1)
 
 
 class ManagedWeight:
