@@ -62,7 +62,7 @@ def step_key(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
-    as_decoded: bool = False,
+    one_text: bool = False,
 ) -> tuple[object, ...] | None:
     """Return everything that determines a step as plain data; None if the model is in memory or its
     file was written a moment ago.
@@ -71,7 +71,7 @@ def step_key(
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     types = cache.kind, tuple(sorted(cache.by_layer.items()))
-    variant = scale_rows, rows, all_logits, as_decoded
+    variant = scale_rows, rows, all_logits, one_text
     return (*about, cache.length, cache.slots, types, size, *variant)
 
 
@@ -84,7 +84,7 @@ def deferred_step(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
-    as_decoded: bool = False,
+    one_text: bool = False,
 ) -> DeferredGraph:
     """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
     if the model is deep enough. The others are those of `LanguageModel.step`.
@@ -96,12 +96,12 @@ def deferred_step(
             rows=rows,
             all_logits=all_logits,
             scale_rows=scale_rows,
-            as_decoded=as_decoded,
+            one_text=one_text,
         )
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    variant = scale_rows, rows, all_logits, as_decoded
+    variant = scale_rows, rows, all_logits, one_text
     key = step_key(model, cache, size, *variant) if is_worth else None
     inputs = step_inputs(rows, all_logits, model.is_recurrent)
     return DeferredGraph(key, StepLeaves(model, cache), build, inputs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ...common.dtypes import INT32, as_int
-from ...common.errors import DTypeError, ShapeError
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
 from ..base import ImportedModel
@@ -244,7 +244,7 @@ class LanguageModel(ImportedModel):
         all_logits: bool = False,
         scale_rows: bool = False,
         round_rows: bool = False,
-        as_decoded: bool = False,
+        one_text: bool = False,
         picture: bool = False,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
@@ -274,10 +274,10 @@ class LanguageModel(ImportedModel):
             Scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
         round_rows
             Attend to the keys and values of the step, too, in the cache's element type.
-        as_decoded
-            Attend to the keys and values of earlier tokens of the step in the cache's element type,
-            as a step of each token alone does. On a CPU with native loops, the logits of up to 8
-            tokens are then those of such steps, to the bit.
+        one_text
+            The rows are consecutive tokens of one text: they may have the same slot, and each
+            attends to the earlier ones. The logits of each row are those of a step of one row, to
+            the bit, for as many rows as `max_equal_rows` returns.
         picture
             The tokens are those of one picture, and see each other. The input is `picture`,
             (rows, tokens, width), as `VisionModel.encode` returns them, instead of `ids`.
@@ -285,10 +285,10 @@ class LanguageModel(ImportedModel):
         Raises
         ------
         ShapeError
-            The cache has too few tokens or slots, or the parts are not equal.
+            The cache has too few tokens or slots, the parts are not equal, or rows of `one_text`
+            have several tokens.
         UnsupportedOp
-            `as_decoded` is set, and the model has attention sinks or attends within chunks; or the
-            architecture takes no pictures.
+            Layers have a recurrent state with `one_text`, or the architecture takes no pictures.
         """
         if picture:
             check_picture_step(self._family(), self.hyper, tokens, parts)
@@ -302,6 +302,8 @@ class LanguageModel(ImportedModel):
             raise ShapeError(
                 f"[model] expected 1 or more rows for a cache of {cache.slots} slots, got {rows}"
             )
+        if one_text:
+            _check_one_text(self, tokens, rows)
         each, of_row = tokens // parts, () if rows is None else (rows,)
         shape = rows or 1, tokens
         ids = input("ids", shape, INT32)
@@ -320,7 +322,7 @@ class LanguageModel(ImportedModel):
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                how = round_rows, slots, as_decoded, picture
+                how = round_rows, slots, one_text, picture
                 own = count if part == parts - 1 else None
                 text = CachedSequence(cache, each, start, last, text, *how, count=own)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
@@ -328,3 +330,17 @@ class LanguageModel(ImportedModel):
                 logits = network.logits(mine)
         assert text is not None
         return Step(logits, text.updates)
+
+
+def _check_one_text(model: LanguageModel, tokens: int, rows: int | None) -> None:
+    """Raise an error unless a model has a step whose rows are tokens of one text."""
+    if model.is_recurrent:
+        raise UnsupportedOp(
+            "[model] expected layers without recurrent states in a step of one text, got "
+            f"{model.architecture!r}; try steps of one token"
+        )
+    if rows is None or tokens > 1:
+        raise ShapeError(
+            f"[model] expected rows of one token in a step of one text, got {tokens} tokens and "
+            f"{rows} rows"
+        )
