@@ -389,6 +389,7 @@ register(
         operands=(4, OPERANDS),
         work=_work,
         typical_counts=_typical_counts,
+        overwrites=lambda inputs: (1, 2) if len(inputs) > 6 else (),
         roundable_operands=(0, 1, 2, 4, 5, 6, 7),
         any_dtype=True,
         cpu=CpuKernel(_compute, _cut),
