@@ -5,9 +5,10 @@
     python scripts/checks/likelihoods.py --python venv/bin/python    # an environment with lm-eval
 
 lm-eval evaluates a small multiple-choice task twice: with `local-completions` on the server, and
-with `hf` on the same GGUF file, which transformers dequantizes to float32. Its packages get an
-environment of their own under build/lm_eval, from the package index, at the first run. Exit code 1
-if a log-likelihood differs by more than 1e-3.
+with `hf` on the same GGUF file, which transformers dequantizes to float32. One process does both,
+and indexes no other tasks, because imports and the index of thousands of tasks take most of the
+time. Its packages get an environment of their own under build/lm_eval, from the package index, at
+the first run. Exit code 1 if a log-likelihood differs by more than 1e-3.
 """
 
 from __future__ import annotations
@@ -52,35 +53,50 @@ QUESTIONS = (
     ("Two plus two equals", ("five.", "four.", "twenty-two thousand."), 1),
     ("Der Hund ist ein", ("Tier.", "Haus.", "Übermorgen."), 0),
 )
-SAVE_TOKENIZER = """
-import sys
+EVALUATE = """
+import json, sys
 from pathlib import Path
+import lm_eval
+from lm_eval.tasks import TaskManager
 from transformers import AutoTokenizer
-file = Path(sys.argv[1])
-AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(sys.argv[2])
+file, folder, task, url = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+tokenizer = str(folder / "tokenizer")
+AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(tokenizer)
+served = {"base_url": url, "model": "model", "tokenizer_backend": "huggingface",
+          "tokenizer": tokenizer, "tokenized_requests": True, "num_concurrent": 2}
+local = {"pretrained": str(file.parent), "gguf_file": file.name, "dtype": "float32"}
+tasks = TaskManager(include_path=str(folder), include_defaults=False)
+for kind, args in (("local-completions", served), ("hf", local)):
+    print("evaluating", kind, file=sys.stderr, flush=True)
+    found = lm_eval.simple_evaluate(
+        model=kind, model_args=args, tasks=[task], task_manager=tasks, batch_size=1,
+        device="cpu", bootstrap_iters=0, log_samples=True)
+    samples = [{"doc_id": s["doc_id"], "resps": s["resps"]} for s in found["samples"][task]]
+    (folder / f"{kind}.json").write_text(json.dumps(samples))
 """
+"""Evaluates the task on the server, and with transformers."""
 
 
 def main() -> int:
     args = _arguments()
     file = (args.model or small_model()).resolve()
     python = args.python or environment()
-    shutil.rmtree(FOLDER / "run", ignore_errors=True)
-    _write_task(FOLDER / "run")
-    tokenizer = FOLDER / "run" / "tokenizer"
-    _run([str(python), "-c", SAVE_TOKENIZER, str(file), str(tokenizer)])
-    words = f"pretrained={file.parent},gguf_file={file.name},dtype=float32"
-    theirs = evaluate(python, "hf", words, "--device", "cpu")
+    run = FOLDER / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    _write_task(run)
     command = [sys.executable, "-m", "vksched", "serve", str(file), "--devices", args.devices]
     command += ["--precision", "float32", "--ctx-size", "512", "--slots", "2", "--alias", "model"]
     server = ServerProcess(lambda port: [*command, "--port", str(port)])
     try:
-        words = f"base_url=http://127.0.0.1:{server.port}/v1/completions,model=model"
-        words += f",tokenizer_backend=huggingface,tokenizer={tokenizer},tokenized_requests=True"
         with server.running():
-            ours = evaluate(python, "local-completions", f"{words},num_concurrent=2")
+            url = f"http://127.0.0.1:{server.port}/v1/completions"
+            _run([str(python), "-c", EVALUATE, str(file), str(run), TASK, url])
     finally:
         server.close()
+    ours, theirs = (
+        likelihoods_of(json.loads((run / f"{kind}.json").read_text(encoding="utf-8")))
+        for kind in ("local-completions", "hf")
+    )
     largest = largest_difference(ours, theirs)
     print(
         f"{file.name} on {args.devices}: {sum(map(len, ours))} log-likelihoods of {len(ours)} "
@@ -111,17 +127,6 @@ def _write_task(folder: Path) -> None:
     (folder / "task.yaml").write_text(YAML.format(data=json.dumps(str(data))), encoding="utf-8")
 
 
-def evaluate(python: Path, kind: str, model_args: str, *more: str) -> list[list[float]]:
-    """Return the log-likelihood of each choice of each question, from lm-eval with a model."""
-    folder = FOLDER / "run"
-    command = [str(python), "-m", "lm_eval", "run", "--model", kind, "--model_args", model_args]
-    command += ["--tasks", TASK, "--include_path", str(folder), "--batch_size", "1", *more]
-    _run([*command, "--output_path", str(folder / kind), "--log_samples"])
-    (file,) = (folder / kind).rglob(f"samples_{TASK}_*.jsonl")
-    samples = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return likelihoods_of(samples)
-
-
 def likelihoods_of(samples: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Return the log-likelihoods of samples of lm-eval, in the order of the questions."""
     ordered = sorted(samples, key=lambda sample: sample["doc_id"])
@@ -145,7 +150,7 @@ def _run(command: Sequence[str]) -> None:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"[likelihoods] {command[:4]}:\n{(done.stderr or done.stdout)[-3000:]}")
+        sys.exit(f"[likelihoods] {command[:2]}:\n{(done.stderr or done.stdout)[-3000:]}")
 
 
 def _arguments() -> argparse.Namespace:

@@ -11,7 +11,7 @@ from typing import Any
 import language
 import numpy as np
 import pytest
-from conftest import Scheds
+from conftest import Scheds, vulkan_names
 from gguf_files import Type
 from gguf_models import Tiny, logits_of, write
 from language.convert import write as write_golden
@@ -23,12 +23,15 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import ShapeError, StateLost
 from vksched.generation import cache_rows
 from vksched.generation.compiled_steps import StepSize
+from vksched.generation.equal_rows import cached_attention_variants
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
+from vksched.importers.gguf.architectures.attention_sinks import SINK_ELEMENTS
 from vksched.importers.gguf.architectures.token_layout import AttentionMask
 from vksched.importers.gguf.cached_sequence import CachedSequence
 from vksched.importers.gguf.kv_cache import KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ops import concat, zeros
 from vksched.ops.lowering import native_kernels
 
 pytestmark = pytest.mark.one_set
@@ -57,6 +60,12 @@ def steps(
     opened = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
     yield opened
     opened.close()
+
+
+def skip_without(device: str) -> None:
+    """Skip a test of equal bits."""
+    if not native_kernels.has_programs() or device not in ("cpu", *vulkan_names()):
+        pytest.skip(f"no native loops, or no {device}")
 
 
 def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
@@ -187,19 +196,32 @@ def test_int8_activations_have_steps_of_two_rows(tmp_path: Path) -> None:
         steps.close()
 
 
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize(("cache_type", "kind"), [("f32", "F16"), ("f16", "Q8_0"), ("q8_0", "F16")])
+VERIFIED = [
+    ("cpu", "f32", "F16", 1),
+    ("cpu", "f16", "Q8_0", 3),
+    ("cpu", "q8_0", "F16", 3),
+    ("vulkan:0", "f32", "Q8_0", 3),
+    ("vulkan:0", "f16", "Q8_0", 1),
+    ("vulkan:0", "q8_0", "F16", 3),
+    ("vulkan:0+cpu", "f16", "Q8_0", 3),
+]
+"""Devices of the layers, types of the KV cache and of weights, and slots."""
+
+
+@pytest.mark.parametrize(("device", "cache_type", "kind", "slots"), VERIFIED)
 def test_verified_tokens_have_the_bits_of_decode_steps(
-    cache_type: str, kind: str, slots: int, tmp_path: Path
+    device: str, cache_type: str, kind: str, slots: int, tmp_path: Path
 ) -> None:
-    write(replace(TINY, kind=kind), tmp_path / "tiny.gguf", np.random.default_rng(5))
+    """Also over rows that wrong guesses left, and in the next decode step."""
+    first, last = device.split("+")[0], device.split("+")[-1]
+    skip_without(first)
+    tiny = replace(TINY, kind=kind, layers=1 + (first != last))
+    write(tiny, tmp_path / "tiny.gguf", np.random.default_rng(5))
     model, text, slot = vs.load(tmp_path / "tiny.gguf"), TEXTS[2], slots - 1
     assert isinstance(model, LanguageModel)
-    with vs.Scheduler(["cpu"]) as sched:
-        steps = SlotSteps(sched, model, 64, slots, cache_type=cache_type)
-        if not native_kernels.has_programs():
-            assert steps.verify_sizes == ()
-            return
+    with vs.Scheduler([first]) as sched:
+        placement = {"*": last, "blk.0.*": first}
+        steps = SlotSteps(sched, model, 64, slots, placement, cache_type=cache_type)
         steps.prefill(slot, text[:5], 0)
         wanted = [steps.decode([slot], [text[at]], [at])[0].copy() for at in range(5, 30)]
         assert steps.verify_sizes == (2, 4, 8)
@@ -216,43 +238,68 @@ def test_verified_tokens_have_the_bits_of_decode_steps(
         steps.close()
 
 
+@pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
 @pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
-@pytest.mark.parametrize("window", [0, 3])
-def test_a_window_may_end_within_a_verified_step(window: int, cache_type: str) -> None:
-    if not native_kernels.has_programs():
-        pytest.skip("no native loops")
+@pytest.mark.parametrize(
+    "mask",
+    [
+        AttentionMask(0.3),
+        AttentionMask(0.3, window=3),
+        AttentionMask(0.3, window=3, sink=True),
+        AttentionMask(0.3, window=4, chunked=True),
+        AttentionMask(0.3, softcap=2.0, sink=True),
+    ],
+    ids=["all", "window", "sink in window", "chunk", "sink"],
+)
+@pytest.mark.each_value
+def test_rows_of_one_text_attend_as_in_steps_of_their_own(
+    mask: AttentionMask, cache_type: str, device: str
+) -> None:
+    """A window and a chunk may end within the step."""
+    skip_without(device)
     rng = np.random.default_rng(3)
-    mask, cache = AttentionMask(0.3, 0.0, window, False, False), KeyValueCache(32, cache_type)
-    feeds = {name: rng.standard_normal((1, 2, 12, 64)).astype(np.float32) for name in "qkv"}
+    cache, size = KeyValueCache(32, cache_type, slots=2), 64
+    feeds = {name: rng.standard_normal((12, 2, 1, size)).astype(np.float32) for name in "qkv"}
     found = {}
-    with vs.Scheduler(["cpu"]) as sched:
-        for size in (1, 4):
-            shape = (1, 2, size, 64)
-            q, k, v = (vs.input(name, shape) for name in "qkv")
-            start = vs.input("start", (), "int32", bounds=(0, 32 - size))
-            part = CachedSequence(cache, size, start, None, as_decoded=True)
-            run = sched.compile(part.attend(0, q, k, v, mask), updates=part.updates)
-            rows = [
-                run(start=at, **{name: x[:, :, at : at + size] for name, x in feeds.items()})
-                for at in range(0, 12, size)
-            ]
-            found[size] = np.concatenate(rows, axis=2)
+    with vs.Scheduler([device]) as sched:
+        for rows in (1, 4):
+            q, k, v = (vs.input(name, (rows, 2, 1, size)) for name in "qkv")
+            if mask.sink:
+                q, k = (concat([x, zeros((rows, 2, 1, SINK_ELEMENTS))], axis=3) for x in (q, k))
+            start = vs.input("start", (rows,), "int32", bounds=(0, 31))
+            slots = vs.input("slot", (rows,), "int32", bounds=(-1, 1))
+            part = CachedSequence(cache, 1, start, None, slots=slots, is_one_text=rows > 1)
+            out = part.attend(0, q, k, v, mask)
+            run = sched.compile(out, {"*": device}, updates=part.updates)
+            found[rows] = np.concatenate(
+                [
+                    run(
+                        start=np.arange(at, at + rows, dtype=np.int32),
+                        slot=np.ones(rows, np.int32),
+                        **{name: x[at : at + rows] for name, x in feeds.items()},
+                    )
+                    for at in range(0, 12, rows)
+                ]
+            )
     np.testing.assert_array_equal(found[4], found[1])
 
 
-def test_sinks_and_chunks_are_not_verified() -> None:
-    shape = (1, 2, 2, 8)
-    start = vs.input("start", (), "int32", bounds=(0, 6))
-    for chunked, sink in ((True, False), (False, True)):
-        part = CachedSequence(KeyValueCache(8), 2, start, None, as_decoded=True)
-        rows = (vs.input(name, shape) for name in "qkv")
-        with pytest.raises(vs.UnsupportedOp, match="steps of one token"):
-            part.attend(0, *rows, AttentionMask(1.0, 0.0, 4, chunked, sink))
+def test_a_step_of_one_text_has_rows_of_one_token(
+    model_and_weights: tuple[LanguageModel, dict[str, NDArray]],
+) -> None:
+    model = model_and_weights[0]
+    for tokens, rows in ((2, 2), (1, None)):
+        with pytest.raises(ShapeError, match="rows of one token"):
+            model.step(model.cache(8), tokens, rows=rows, one_text=True)
 
 
-def test_devices_without_equal_bits_verify_nothing(steps: SlotSteps, scheds: Scheds) -> None:
-    devices = {spec.kind for spec in scheds[0].topology.devices}
-    assert bool(steps.verify_sizes) <= (devices == {"cpu"})
+def test_other_attention_kernels_of_decode_steps_verify_nothing(
+    steps: SlotSteps, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> None:
+    """Tuning may select one where examples have no slots: its sums have another order."""
+    plan = steps.steps.run(StepSize(1, 1)).plan
+    on_vulkan = {spec.kind for spec in plan.topology.devices} & {"vulkan"}
+    assert bool(cached_attention_variants(plan)) <= bool(on_vulkan)
 
 
 def test_large_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -> None:

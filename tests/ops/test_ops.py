@@ -29,8 +29,6 @@ import vksched as vs
 from vksched.bench.peak_throughput import COPY, FMA
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import (
-    OUTPUT,
-    SCRATCH,
     Call,
     Dispatch,
     all_ops,
@@ -339,9 +337,8 @@ def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
         shifts = dispatch.shifts or (0,) * len(dispatch.operands)
         access = load_manifest()[dispatch.shader]["access"][: len(dispatch.operands)]
         places = list(zip(dispatch.operands, shifts, access, strict=True))
-        own = [(o, s) for o, s, a in places if o == OUTPUT or o <= SCRATCH]
-        reads = {(o, s) for o, s, a in places if a != "write"} & set(own)
-        writes = {(o, s) for o, s, a in places if a != "read"} & set(own)
+        reads = {(o, s) for o, s, a in places if a != "write"}
+        writes = {(o, s) for o, s, a in places if a != "read"}
         if (reads | writes) & written or writes & read:
             found.append(f"{dispatch.shader} {(reads | writes) & written or writes & read}")
         read, written = read | reads, written | writes

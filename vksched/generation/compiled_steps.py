@@ -114,13 +114,13 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
 class StepSize(NamedTuple):
     """The size of a step. rows: None for the step of one sequence, whose cache has one slot.
-    all_logits, as_decoded, picture: as in `LanguageModel.step`.
+    all_logits, one_text, picture: as in `LanguageModel.step`.
     """
 
     tokens: int
     rows: int | None = None
     all_logits: bool = False
-    as_decoded: bool = False
+    one_text: bool = False
     picture: bool = False
 
 
@@ -334,7 +334,7 @@ class CompiledSteps:
             scale_rows=self._overflow.level == SCALED_ROWS,
             rows=size.rows,
             all_logits=size.all_logits,
-            as_decoded=size.as_decoded,
+            one_text=size.one_text,
             picture=size.picture,
             shifted=self.is_shifted,
         )
@@ -383,12 +383,6 @@ class CompiledSteps:
         plan = next(iter(self.runs.values())).plan
         one = {name.rpartition(".")[0]: name for name in self.cache.states}
         return dict(Counter(map(plan.device_of, one.values())))
-
-    @property
-    def is_on_cpu(self) -> bool:
-        """True if CPUs compute all ops, once a step is compiled."""
-        plan = next(iter(self.runs.values())).plan
-        return all(plan.topology.is_cpu(split.device) for split in plan.splits if split.nodes)
 
     @property
     def max_equal_rows(self) -> int:

@@ -69,7 +69,7 @@ def step_key(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
-    as_decoded: bool = False,
+    one_text: bool = False,
     picture: bool = False,
     shifted: bool = False,
 ) -> tuple[object, ...] | None:
@@ -80,7 +80,7 @@ def step_key(
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     types = cache.kind, tuple(sorted(cache.by_layer.items()))
-    variant = scale_rows, rows, all_logits, as_decoded, picture, shifted
+    variant = scale_rows, rows, all_logits, one_text, picture, shifted
     return (*about, cache.length, cache.slots, types, size, *variant)
 
 
@@ -93,7 +93,7 @@ def deferred_step(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
-    as_decoded: bool = False,
+    one_text: bool = False,
     picture: bool = False,
     shifted: bool = False,
 ) -> DeferredGraph:
@@ -107,14 +107,14 @@ def deferred_step(
             rows=rows,
             all_logits=all_logits,
             scale_rows=scale_rows,
-            as_decoded=as_decoded,
+            one_text=one_text,
             picture=picture,
             shifted=shifted,
         )
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    variant = scale_rows, rows, all_logits, as_decoded, picture, shifted
+    variant = scale_rows, rows, all_logits, one_text, picture, shifted
     key = step_key(model, cache, size, *variant) if is_worth else None
     inputs = step_inputs(rows, all_logits, model.is_recurrent, picture, shifted)
     return DeferredGraph(key, StepLeaves(model, cache), build, inputs)

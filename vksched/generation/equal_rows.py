@@ -5,7 +5,8 @@
     8-bit activations          up to 3 rows; more have another kernel
     quantized, float16         up to 8 rows
 
-Kernels of Vulkan devices have equal bits for all of these numbers. Examples:
+Kernels of Vulkan devices have equal bits for all of these numbers. Attention with slots has one
+variant there. Without slots, there may be a choice among several. Examples:
 tests/generation/test_slot_steps.py.
 """
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..ir.precision import BYTES, precision_of, rounds_operands
+from ..ops.attention.attention_with_kvcache import NAME as CACHED_ATTENTION
 from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.linalg.matmul_native import has_equal_rows
 from ..ops.lowering import native_kernels
+from ..plan.costs.node_cost import variant_of
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
@@ -47,3 +50,16 @@ def max_equal_rows(plan: Plan) -> int:
         elif precision_of(node.attrs) == BYTES:
             most = INT8_ROWS
     return most
+
+
+def cached_attention_variants(plan: Plan) -> list[tuple[int, str]]:
+    """Return the device and the kernel variant of each attention to a KV cache on Vulkan devices;
+    steps with equal lists add the keys of a row in the same order.
+    """
+    graph, devices = plan.graph, plan.topology.devices
+    placed = ((node, plan.placements[node.id].device) for node in graph.nodes)
+    return [
+        (device, variant_of(devices[device], graph, node).variant)
+        for node, device in placed
+        if node.op == CACHED_ATTENTION and devices[device].kind == "vulkan"
+    ]

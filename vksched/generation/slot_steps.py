@@ -2,10 +2,11 @@
 
     prefill(slot, chunk)    a graph of one row and 1, 8, 32 or 128 tokens (on a card 512, too)
     decode(slots, tokens)   graphs of 1, 2, 4 or 8 rows of one token, in the cheapest combination
-    verify(slot, tokens)    a graph of one row and 2, 4 or 8 tokens, with the bits of decode steps
+    verify(slot, tokens)    a graph of 2, 4 or 8 rows of one slot, with the bits of decode steps
 
 Each graph names the slot of each of its rows, so all graphs share one cache, and idle rows of a
-graph read and write nothing of it. The graphs of a cache with one slot have no slot operand.
+graph read and write nothing of it. The graphs of a cache with one slot have no slot operand, except
+verify graphs.
 
 Examples: tests/generation/test_slot_steps.py.
 """
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import ShapeError, UnsupportedOp
+from ..common.errors import ShapeError
 from .compiled_steps import CompilingScheduler, StepSize
+from .equal_rows import cached_attention_variants
 from .prompt_steps import PromptSteps
 from .row_times import RowTimes
 from .step_runner import MAX_LOGPROBS, Logits
@@ -65,7 +67,7 @@ class SlotSteps(PromptSteps):
         self._row_counts: tuple[int, ...] = ()
         """The numbers of rows of decode graphs; none until a step is compiled."""
         self._verify_sizes: tuple[int, ...] | None = None
-        """The numbers of tokens of verify graphs; None until a step is compiled."""
+        """The numbers of tokens of verify graphs; None until they are decided."""
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -97,31 +99,29 @@ class SlotSteps(PromptSteps):
 
     @property
     def verify_sizes(self) -> tuple[int, ...]:
-        """The numbers of tokens of verify graphs, ascending; none without native loops on a CPU.
+        """The numbers of tokens of verify graphs, ascending; none if their bits may differ from
+        those of decode steps.
 
-        A step of several tokens has the bits of decode steps where native loops add the keys one by
-        one. Kernels of Vulkan devices add cached and new keys apart. A recurrent state cannot be
-        cut back to the accepted tokens.
+        A verify graph is a decode graph whose rows have one slot, so `max_equal_rows` limits its
+        rows. Without slots, tuning may select another attention kernel for decode steps. A
+        recurrent state cannot be cut back to the accepted tokens.
         """
         if self._verify_sizes is None:
             self._verify_sizes = self._retry_if_empty(self._find_verify_sizes)
         return self._verify_sizes
 
     def _find_verify_sizes(self) -> tuple[int, ...]:
-        steps = self.steps
         if self.is_recurrent:
             return ()
-        steps.decide()
-        steps.run(self._size(1))
-        if not steps.is_on_cpu:
-            return ()
-        try:
-            rows = self._size(1).rows
-            steps.model.step(steps.cache, 2, rows=rows, all_logits=True, as_decoded=True)
-        except UnsupportedOp:
-            return ()
-        most = min(self.length, steps.max_equal_rows)
-        return tuple(size for size in VERIFY_SIZES if size <= most)
+        self.steps.decide()
+        plan = self.steps.run(self._size(1)).plan
+        most = min(self.length, self.steps.max_equal_rows)
+        found = tuple(size for size in VERIFY_SIZES if size <= most)
+        if self._slots == 1 and found and (variants := cached_attention_variants(plan)):
+            several = self.steps.run(self._verify_size(found[0])).plan
+            if cached_attention_variants(several) != variants:
+                return ()
+        return found
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -198,12 +198,15 @@ class SlotSteps(PromptSteps):
 
     def _verify(self, slot: int, ids: Sequence[int], start: int, shift: int) -> Logits:
         self._decide()
-        logits: Logits = self._run(self._verify_size(len(ids)), [slot], [ids], [start], [shift])[0]
+        count = len(ids)
+        parts, starts = [[token] for token in ids], range(start, start + count)
+        slots, shifts = [slot] * count, [shift] * count
+        logits: Logits = self._run(self._verify_size(count), slots, parts, starts, shifts)
         self._check_finite(logits)
         return logits
 
     def _verify_size(self, tokens: int) -> StepSize:
-        return self._size(tokens, all_logits=True)._replace(as_decoded=True)
+        return StepSize(1, tokens, one_text=True)
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -259,6 +259,10 @@ class Op:
     """True for inputs, weights and constants."""
     stateful: bool = False
     """True if the op reads or writes memory that outlives the run, and computes nothing."""
+    overwrites: Callable[[tuple[TensorType, ...]], tuple[int, ...]] = lambda inputs: ()
+    """The operands whose memory kernels may change where the result does not depend on it. They are
+    states, which the run updates there.
+    """
     roundable_operands: tuple[int, ...] = ()
     """Operands of the contraction, which a `precision` permits devices to round."""
     typical_counts: Callable[[tuple[TensorType, ...], Attrs], Mapping[int, tuple[Count, ...]]] = (

@@ -33,7 +33,15 @@ from .build_engine import (
 )
 from .device_activity import DeviceActivityReader, ObservedScheduler
 from .device_recovery import DeviceRecovery
-from .endpoints import chat_completions, embeddings, rerank, status, text_completions, texts
+from .endpoints import (
+    chat_completions,
+    embeddings,
+    native_completion,
+    rerank,
+    status,
+    text_completions,
+    texts,
+)
 from .error_log import log_error
 from .limits import ServerLimits
 from .metrics import ServerMetrics
@@ -64,7 +72,10 @@ ROUTES = {
     "/tokenize": ("POST", texts.tokenize),
     "/detokenize": ("POST", texts.detokenize),
     "/apply-template": ("POST", texts.apply_template),
-    # llama-server has these without /v1, too; its /completions has another format.
+    # llama-server's own format
+    "/completion": ("POST", native_completion.completion),
+    "/completions": ("POST", native_completion.completion),
+    # llama-server has these without /v1, too
     "/models": ("GET", status.models),
     "/chat/completions": ("POST", chat_completions.chat_completions),
     "/embeddings": ("POST", embeddings.embeddings),

@@ -21,14 +21,15 @@ DONE = "[DONE]"
 
 
 def event_response(
-    chunks: AsyncIterator[dict[str, Any]], limits: ServerLimits
+    chunks: AsyncIterator[dict[str, Any]], limits: ServerLimits, *, done: bool = True
 ) -> EventSourceResponse:
-    """Return a stream of JSON objects that ends with [DONE]. An error ends it with an error object.
+    """Return a stream of JSON objects that ends with [DONE], unless `done` is False. An error ends
+    it with an error object.
 
     If the client leaves, or does not take its data in time, the iterator is closed.
     """
     return EventSourceResponse(
-        _events(chunks),
+        _events(chunks, done),
         ping=max(1, round(limits.ping_s)),
         send_timeout=limits.send_timeout_s,
         sep="\n",
@@ -36,14 +37,15 @@ def event_response(
     )
 
 
-async def _events(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def _events(chunks: AsyncIterator[dict[str, Any]], done: bool) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
             yield _event(to_json(chunk))
     except Exception as error:
         yield _event(to_json(log_error(error).body()))
         return
-    yield _event(DONE)
+    if done:
+        yield _event(DONE)
 
 
 def _event(data: str) -> bytes:

@@ -62,6 +62,11 @@ class TextAssembler:
         """True if a stop string was found: all further text is dropped."""
         return self._matcher.found is not None
 
+    @property
+    def stop_string(self) -> str:
+        """The stop string that was found, or ""."""
+        return self._matcher.found or ""
+
     def add(self, output: TokenOutput) -> Piece | None:
         """Append a token; return the piece that is decided now, if there is one."""
         self._waiting.append((output, self._decoded))

@@ -75,6 +75,7 @@ class Runner:
         own = [(scratch, lowering.scratch_words)]
         if view is None:
             own.append((result, call.output.words))
+        own += [(places[i], case.types[i].words) for i in case.declaration.overwrites(case.types)]
         for start, length in own:
             after[start : start + length] = before[start : start + length]
         if not np.array_equal(after, before):

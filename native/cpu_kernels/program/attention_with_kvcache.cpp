@@ -1,4 +1,5 @@
 // Attention of few queries to the rows of a KV cache and to new keys: a loop of native programs.
+// Pending rows replace rows of the cache: those of a batch follow the keys in use of its slot.
 // Examples: tests/ops/native/test_native_programs.py.
 #include "cpu_kernels/param_loop.hpp"
 
@@ -21,7 +22,8 @@ struct Attention {
     int64_t slots; // batches of the cache
     int64_t chunk; // a query sees cached keys from a multiple of it on; 0: all
     int64_t window_low, window_high, fully_masked_is_nan;
-    int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
+    int64_t pending_len; // pending rows of each batch; 0: none
+    int64_t q[3], k[3], v[3], new_k[3], new_v[3], pending_k[3], pending_v[3], out[3];
 };
 
 INLINED float fp16_to_float(uint32_t half)
@@ -68,6 +70,48 @@ struct Row {
     float *scores, *sums, *out;
 };
 
+// The slot of a batch, its number of keys in use, and the row where its pending rows begin.
+struct KeysInUse {
+    int64_t slot, count, next;
+};
+
+INLINED KeysInUse keys_in_use(const Attention& params, const char* kv_len, int64_t batch)
+{
+    const bool is_int64 = params.is_int64 != 0;
+    const int64_t count = read_index(kv_len, batch * params.kv_len_rank, is_int64);
+    const int64_t slot = params.kv_len_rank == 2 ? read_index(kv_len, 2 * batch + 1, is_int64) : batch;
+    if (params.kv_len_rank == 2 && (slot < 0 || slot >= params.slots))
+        return {-1, 0, 0};
+    return {slot, std::clamp<int64_t>(count, 0, params.cache_len), count};
+}
+
+// The pending row that replaces a row of the cache.
+struct PendingRow {
+    int64_t batch, row; // batch -1: none
+};
+
+INLINED PendingRow pending_row(const Attention& params, const char* kv_len, int64_t slot, int64_t key)
+{
+    for (int64_t batch = params.batches - 1; batch >= 0; --batch) {
+        const KeysInUse other = keys_in_use(params, kv_len, batch);
+        if (other.slot == slot && other.next <= key && key < other.next + params.pending_len)
+            return {batch, key - other.next};
+    }
+    return {-1, 0};
+}
+
+// The first key of a slot that may be a pending row; `none` if there is none.
+INLINED int64_t first_pending(const Attention& params, const char* kv_len, int64_t slot, int64_t none)
+{
+    if (params.pending_len > 0)
+        for (int64_t batch = 0; batch < params.batches; ++batch) {
+            const KeysInUse other = keys_in_use(params, kv_len, batch);
+            if (other.slot == slot)
+                none = std::min(none, other.next);
+        }
+    return none;
+}
+
 thread_local std::vector<float> scratch;
 thread_local std::vector<Row> scratch_queries;
 
@@ -110,14 +154,8 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     const int64_t first = static_cast<int64_t>(piece) % groups * params.heads_per_piece;
     const int64_t head = first / (params.heads / params.kv_heads);
     const char* const kv_len = operands.get<char>(3);
-    const bool is_int64 = params.is_int64 != 0;
-    int64_t count = read_index(kv_len, batch * params.kv_len_rank, is_int64), slot = batch;
-    count = std::clamp<int64_t>(count, 0, params.cache_len);
-    if (params.kv_len_rank == 2) {
-        slot = read_index(kv_len, 2 * batch + 1, is_int64);
-        if (slot < 0 || slot >= params.slots)
-            slot = count = 0;
-    }
+    const KeysInUse in_use = keys_in_use(params, kv_len, batch);
+    const int64_t slot = in_use.slot, count = in_use.count;
     const int64_t total = count + params.new_len;
     const int64_t first_key = params.chunk ? count / params.chunk * params.chunk : 0;
     const int64_t rows_count = params.heads_per_piece * params.queries;
@@ -144,16 +182,28 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     float* const dequantized = free;
     const int64_t begin = rows[0].begin,
                   end = rows[rows_count - 1].end; // the keys that any row attends to
-    const auto cached_row = [&](int64_t key, size_t cache_slot, size_t new_slot, const int64_t* strides,
-                          const int64_t* new_strides, int64_t values) {
-        return key < count ? dequantize_row(operands.get<char>(cache_slot),
-                                        slot * strides[0] + head * strides[1] + key * strides[2],
-                                        params.cache_type, values, dequantized)
-                           : operands.get<float>(new_slot) + batch * new_strides[0]
+    const int64_t pending_from = first_pending(params, kv_len, slot, count);
+    // The rows of k are operands 1, 4 and 6, those of v are operands 2, 5 and 7.
+    const auto row_of_key = [&](int64_t key, size_t operand, const int64_t* strides,
+                          const int64_t* new_strides, const int64_t* pending_strides,
+                          int64_t values) -> const float* {
+        if (key >= count)
+            return operands.get<float>(operand + 3) + batch * new_strides[0]
                 + head * new_strides[1] + (key - count) * new_strides[2];
+        if (key >= pending_from) {
+            const PendingRow found = pending_row(params, kv_len, slot, key);
+            if (found.batch >= 0)
+                return dequantize_row(operands.get<char>(operand + 5),
+                                      found.batch * pending_strides[0] + head * pending_strides[1]
+                                          + found.row * pending_strides[2],
+                                      params.cache_type, values, dequantized);
+        }
+        return dequantize_row(operands.get<char>(operand),
+                              slot * strides[0] + head * strides[1] + key * strides[2],
+                              params.cache_type, values, dequantized);
     };
     for (int64_t key = begin; key < end; ++key) {
-        const float* values = cached_row(key, 1, 4, params.k, params.new_k, qk_dim);
+        const float* values = row_of_key(key, 1, params.k, params.new_k, params.pending_k, qk_dim);
         for (int64_t number = 0; number < rows_count; ++number) {
             const Row& row = rows[number];
             if (row.begin <= key && key < row.end)
@@ -164,7 +214,7 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
         if (!softmax_row(loop, rows[number], params.fully_masked_is_nan != 0))
             std::fill_n(rows[number].sums, v_dim, std::numeric_limits<float>::quiet_NaN());
     for (int64_t key = begin; key < end; ++key) {
-        const float* values = cached_row(key, 2, 5, params.v, params.new_v, v_dim);
+        const float* values = row_of_key(key, 2, params.v, params.new_v, params.pending_v, v_dim);
         for (int64_t number = 0; number < rows_count; ++number) {
             const Row& row = rows[number];
             // skip values of weight 0, even if they are NaN or infinite
@@ -194,11 +244,13 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
             "expected queries, and a number of heads divisible by kv_heads");
     require(params.batches >= 0 && params.batches <= loop.pieces
                 && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
-                && loop.last == 6,
+                && loop.last == 8,
             "expected one piece for each batch and group of heads");
     require(params.slots >= (params.kv_len_rank == 2 ? 1 : params.batches) && params.chunk >= 0
                 && params.kv_len_rank >= 0 && params.kv_len_rank <= 2,
             "expected a slot for each batch, or slots");
+    require(params.pending_len == 0 || (params.pending_len > 0 && params.kv_len_rank == 2),
+            "expected slots for pending rows");
     const auto rows = [&](size_t operand, double bytes, int64_t heads, int64_t rows_count,
                           int64_t values, const int64_t* strides, int64_t batches) {
         extents.add(
@@ -210,15 +262,17 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
     const bool is_q8_0 = params.cache_type == 2;
     const double bytes = params.cache_type == 1 ? 2 : 4;
     rows(0, 4, params.heads, params.queries, params.qk_dim, params.q, batches);
-    rows(1, bytes, params.kv_heads, params.cache_len,
-         is_q8_0 ? words(params.qk_dim) : params.qk_dim, params.k, slots);
-    rows(2, bytes, params.kv_heads, params.cache_len, is_q8_0 ? words(params.v_dim) : params.v_dim,
-         params.v, slots);
+    const int64_t k_values = is_q8_0 ? words(params.qk_dim) : params.qk_dim;
+    const int64_t v_values = is_q8_0 ? words(params.v_dim) : params.v_dim;
+    rows(1, bytes, params.kv_heads, params.cache_len, k_values, params.k, slots);
+    rows(2, bytes, params.kv_heads, params.cache_len, v_values, params.v, slots);
     extents.add_dense(3, params.is_int64 ? 8 : 4,
                       {params.kv_len_rank ? batches * params.kv_len_rank : 1});
     rows(4, 4, params.kv_heads, params.new_len, params.qk_dim, params.new_k, batches);
     rows(5, 4, params.kv_heads, params.new_len, params.v_dim, params.new_v, batches);
-    rows(6, 4, params.heads, params.queries, params.v_dim, params.out, batches);
+    rows(6, bytes, params.kv_heads, params.pending_len, k_values, params.pending_k, batches);
+    rows(7, bytes, params.kv_heads, params.pending_len, v_values, params.pending_v, batches);
+    rows(8, 4, params.heads, params.queries, params.v_dim, params.out, batches);
 }
 
 void attention(const KvCacheLoop& loop, const Operands& operands, size_t piece)

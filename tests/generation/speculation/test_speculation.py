@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import vulkan_names
 from gguf_models import Tiny, write
 from lone_answers import streamed_answer
 from tiny_vocabularies import byte_pair
@@ -120,6 +121,37 @@ def test_requests_of_a_server_have_the_same_bits(tmp_path: Path) -> None:
             engine.close()
     assert found[True] == found[False]
     assert found[True][0] == found[True][1]
+
+
+@pytest.mark.parametrize("how", ["ngram", "draft"])
+def test_guesses_on_a_vulkan_device_have_the_same_bits(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft model is on the CPU. Guesses are taken whether or not they gain time; few tokens
+    are likely, so that some guesses are right.
+    """
+    if not vulkan_names() or not native_kernels.has_programs():
+        pytest.skip("no Vulkan device, or no native loops")
+    model = build_model(tmp_path / "model.gguf")
+    bias = dict.fromkeys(range(4), 90.0)
+    requests = [
+        CompletionRequest((0, 1, 2, 3, at), 16, replace(drawn, logit_bias=bias), logprobs=2)
+        for at, drawn in enumerate(DRAWN[:2])
+    ]
+    device, found = vulkan_names()[0], {}
+    with vs.Scheduler([device]) as sched, vs.Scheduler(["cpu"]) as own:
+        draft = model if how == "draft" else None
+        speculation = vs.Speculation(ngram=draft is None, draft=draft, scheduler=own)
+        steps = SlotSteps(sched, model, 64, 2, {"*": device})
+        engine = BatchingEngine(steps, drafters=speculation.drafters(model, sched, 64, 2))
+        for guesses in (False, True):
+            count = max if guesses else lambda counts: 0
+            monkeypatch.setattr(Acceptance, "best_count", lambda s, counts, *_, f=count: f(counts))
+            streams = [engine.submit(request) for request in requests]
+            found[guesses] = [streamed_answer(stream) for stream in streams]
+            assert (engine.counters().drafts > 0) == guesses
+        engine.close()
+    assert found[True] == found[False]
 
 
 def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:

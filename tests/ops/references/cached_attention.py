@@ -19,6 +19,11 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
     *bshd, result_bshd = attrs.pop("is_bshd")  # type: ignore[misc]
     none = math.nan if attrs.pop("fully_masked_is_nan") else 0.0
     operands = [*case.inputs[:3]]
+    if pending := case.inputs[6:]:
+        operands[1:] = [
+            _with_rows(held, rows, case.inputs[3])
+            for held, rows in zip(operands[1:], pending, strict=True)
+        ]
     if "columns" in attrs:
         sizes = operands[0].shape[-1], attrs.pop("columns")
         operands[1:] = [unpack_q8_0(x, n) for x, n in zip(operands[1:], sizes, strict=True)]
@@ -26,7 +31,7 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         (x.swapaxes(1, 2) if is_bshd else x).astype(np.float64)
         for x, is_bshd in zip(operands, bshd, strict=True)
     )
-    used, new, past = case.inputs[3], case.inputs[4:], attrs["past_len"]
+    used, new, past = case.inputs[3], case.inputs[4:6], attrs["past_len"]
     chunk = attrs.pop("chunk", 0)
     assert isinstance(past, int) and isinstance(chunk, int)
     out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
@@ -49,6 +54,16 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         out[one] = by_rows([q[one], keys, values], attrs | {"past_len": past + count}, none)
     half = case.inputs[0].dtype == np.float16
     return (out.swapaxes(1, 2) if result_bshd else out).astype(np.float16 if half else np.float32)
+
+
+def _with_rows(cached: NDArray, rows: NDArray, used: NDArray) -> NDArray:
+    """A cache with the rows of each example behind the keys that it has in use."""
+    out = cached.copy()
+    for example, (first, slot) in enumerate(used.tolist()):
+        for at in range(rows.shape[2]):
+            if 0 <= slot < len(out) and 0 <= first + at < out.shape[2]:
+                out[slot, :, first + at] = rows[example, :, at]
+    return out
 
 
 ORACLES: dict[str, Oracle] = {"attention_with_kvcache": attention_with_kvcache}

@@ -24,7 +24,7 @@ class Speculation:
     guesses, so answers are the same with and without them, to the bit. A request stops guessing if
     it does not gain time.
 
-    Guesses are verified only where a CPU with native loops computes the whole model.
+    Without verify steps a warning says so, and nothing is guessed; see `SlotSteps.verify_sizes`.
 
     Parameters
     ----------

@@ -121,8 +121,9 @@ class Speculator:
         if not self._runner.verify_sizes and not self._was_warned:
             self._was_warned = True
             warn(
-                "[engine] no tokens are guessed: speculation needs a CPU with native loops that "
-                "computes the whole model, without large float32 matrices"
+                "[engine] no tokens are guessed: a step of several tokens would have other results "
+                "than steps of one token, because of large float32 matrices on a CPU, recurrent "
+                "states, an attention kernel selected by tuning, or missing native loops"
             )
         return bool(self._runner.verify_sizes)
 

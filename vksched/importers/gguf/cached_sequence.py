@@ -4,6 +4,9 @@
     each token attends to cached rows before start, and to new rows up to its own --> logits
     at the end of the run: the new rows are written into the states at start, start + 1, ...
 
+With `is_one_text` the rows of a step are consecutive tokens of one text, in one slot. Each has the
+result of a step of its own: rows of earlier tokens are read as the cache represents them.
+
 A layer with a recurrent state reads the states of its slots, or zeros for rows with start 0. At the
 end of the run, the states after the last tokens that are not padding are written.
 """
@@ -12,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
-from ...common.errors import UnsupportedOp
 from ...ir.tensor import Tensor, constant
 from ...ops import (
     arange,
@@ -36,6 +39,16 @@ from .architectures.token_layout import AttentionMask, Recurrence
 from .kv_cache import KeyValueCache
 
 Pair = tuple[Tensor, Tensor]
+
+
+class _CachedRows(NamedTuple):
+    """The keys and values of a layer in the cache, and the encoded rows that the step appends, if
+    other rows of the step read them.
+    """
+
+    keys: Tensor
+    values: Tensor
+    pending: Pair | None
 
 
 def _encoded(rows: Tensor, dtype: str) -> Tensor:
@@ -69,10 +82,10 @@ class CachedSequence:
     start: the number of cached tokens, () for a cache of one slot, or (rows,). slots: the slots of
     the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
     logits are wanted, as start; None for all tokens. count: see `SequenceLayout`. is_rounded:
-    attend to the rows of the step, too, as the cache represents them. as_decoded: do so for the
-    earlier tokens of the step only. is_picture: the tokens are those of one picture, and see each
-    other. rotary: positions in time, rows and columns, (rows, 3, n), or the difference of positions
-    and indices, as start. updates: filled while the graph is built.
+    attend to the rows of the step, too, as the cache represents them. is_one_text: the rows have
+    one token each, and rows of a slot are consecutive tokens. is_picture: the tokens are those of
+    one picture, and see each other. rotary: positions in time, rows and columns, (rows, 3, n), or
+    the difference of positions and indices, as start. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -84,7 +97,7 @@ class CachedSequence:
         before: CachedSequence | None = None,
         is_rounded: bool = False,
         slots: Tensor | None = None,
-        as_decoded: bool = False,
+        is_one_text: bool = False,
         is_picture: bool = False,
         count: Tensor | None = None,
         rotary: Tensor | None = None,
@@ -102,14 +115,14 @@ class CachedSequence:
         self.updates: dict[Tensor, Tensor] = {}
         self._new: dict[str, list[Tensor]] = {}
         self._of_layer: dict[int, tuple[Tensor, ...]] = {}
-        """The states and rows of keys and of values of each layer."""
+        """The states, rows and encoded rows of keys and of values of each layer."""
         self._states: dict[str, Tensor] = {}
         """The recurrent states after this part."""
         self._before = before
         self._start = start
         self._slots = slots
         self._is_rounded = is_rounded
-        self._as_decoded = as_decoded
+        self._is_one_text = is_one_text
         self._is_picture = is_picture
 
     def attend(
@@ -123,13 +136,14 @@ class CachedSequence:
             self._of_layer[layer] = rows + (
                 rows if v is k else self._rows(f"blk.{layer}.values", v)
             )
-        keys, new_keys, values, new_values = self._of_layer[layer]
-        cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
+        keys, new_keys, pending_keys, values, new_values, pending_values = self._of_layer[layer]
+        cached = _CachedRows(
+            _values(keys, k.shape[3]),
+            _values(values, v.shape[3]),
+            (pending_keys, pending_values) if self._is_one_text else None,
+        )
         new = new_keys, new_values
         window = attention_mask.window if attention_mask.window < self.length else 0
-        if self._as_decoded:
-            left = window - 1 if window else None
-            return self._attend_as_decoded(q, cached, new, (keys, values), attention_mask, left)
         if window and attention_mask.chunked:
             return self._attend_chunk(q, cached, new, attention_mask)
         if window and attention_mask.sink:
@@ -164,7 +178,7 @@ class CachedSequence:
     def _attend(
         self,
         q: Tensor,
-        cached: Pair,
+        cached: _CachedRows,
         new: Pair,
         attention_mask: AttentionMask,
         first: int | None = None,
@@ -177,52 +191,19 @@ class CachedSequence:
         first = self._end - q.shape[2] if first is None else first
         past = first + new[0].shape[2] - self._end  # a sink comes before the new keys
         return attention_mask.attend(
-            *(q, *cached),
+            *(q, cached.keys, cached.values),
             left=left,
             past=past,
             used=self._start,
             new=new,
             slots=self._slots,
+            pending=cached.pending,
             chunk=chunk,
             causal=not self._is_picture,
         )
 
-    def _attend_as_decoded(
-        self,
-        q: Tensor,
-        cached: Pair,
-        new: Pair,
-        states: Pair,
-        attention_mask: AttentionMask,
-        left: int | None,
-    ) -> Tensor:
-        """Return the attention of each query to cached keys, to those of earlier tokens of the step
-        as the states represent them, and to its own.
-        """
-        if attention_mask.sink or attention_mask.chunked:
-            raise UnsupportedOp(
-                "[model] expected attention without sinks and chunks in a step with as_decoded; "
-                "try steps of one token"
-            )
-        if all(state.dtype == FLOAT32 for state in states):
-            return self._attend(q, cached, new, attention_mask, left=left)
-        rounded = [
-            cast(_values(_encoded(own, state.dtype), own.shape[3]), FLOAT32)
-            for own, state in zip(new, states, strict=True)
-        ]
-        parts = []
-        for i in range(q.shape[2]):
-            rows = [
-                concat([r[:, :, :i], own[:, :, i : i + 1]], axis=2) if i else own[:, :, :1]
-                for r, own in zip(rounded, new, strict=True)
-            ]
-            query = q[:, :, i : i + 1]
-            pair = rows[0], rows[1]
-            parts.append(self._attend(query, cached, pair, attention_mask, self._end - 1, left))
-        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
-
     def _attend_chunk(
-        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: _CachedRows, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q within the chunk of its position; the window is the size of a
         chunk.
@@ -239,7 +220,7 @@ class CachedSequence:
         return where(equal(since, self._by_query(self._first) // size * size), begun, later)
 
     def _attend_window(
-        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: _CachedRows, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q to a sink and to the last `window` keys.
 
@@ -268,8 +249,9 @@ class CachedSequence:
         """Return numbers of queries, (n,) or (rows, n), as they broadcast to scores."""
         return reshape(x, (-1, 1, x.shape[1], 1)) if x.rank == 2 else reshape(x, (-1, 1))
 
-    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state, (slots, heads, length, ...), and the rows of the step up to this part.
+    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the state, (slots, heads, length, ...), and the rows of the step up to this part:
+        those to attend to, and as the state represents them.
 
         own: the rows of this part, (rows, heads, n, size).
         """
@@ -283,4 +265,5 @@ class CachedSequence:
         self.updates[cached] = dynamic_update_slice(
             cached, encoded, self._start, axis=2, slots=self._slots
         )
-        return cached, cast(_values(encoded, size), FLOAT32) if self._is_rounded else new
+        rounded = cast(_values(encoded, size), FLOAT32) if self._is_rounded else new
+        return cached, rounded, encoded

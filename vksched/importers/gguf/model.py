@@ -257,7 +257,7 @@ class LanguageModel(ImportedModel):
         all_logits: bool = False,
         scale_rows: bool = False,
         round_rows: bool = False,
-        as_decoded: bool = False,
+        one_text: bool = False,
         picture: bool = False,
         shifted: bool = False,
     ) -> Step:
@@ -288,10 +288,10 @@ class LanguageModel(ImportedModel):
             Scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
         round_rows
             Attend to the keys and values of the step, too, in the cache's element type.
-        as_decoded
-            Attend to the keys and values of earlier tokens of the step in the cache's element type,
-            as a step of each token alone does. On a CPU with native loops, the logits of up to 8
-            tokens are then those of such steps, to the bit.
+        one_text
+            The rows are consecutive tokens of one text: they may have the same slot, and each
+            attends to the earlier ones. The logits of each row are those of a step of one row, to
+            the bit, for as many rows as `max_equal_rows` returns.
         picture
             The tokens are those of one picture, and see each other. The input is `picture`,
             (rows, tokens, width), as `VisionModel.encode` returns them, instead of `ids`.
@@ -303,11 +303,11 @@ class LanguageModel(ImportedModel):
         Raises
         ------
         ShapeError
-            The cache has too few tokens or slots, or the parts are not equal.
+            The cache has too few tokens or slots, the parts are not equal, or rows of `one_text`
+            have several tokens.
         UnsupportedOp
-            `as_decoded` is set, and the model has attention sinks or attends within chunks; or the
-            architecture takes no pictures.
+            Layers have a recurrent state with `one_text`, or the architecture takes no pictures.
         """
         moved = shifted and self.has_mrope
-        how = rows, all_logits, scale_rows, round_rows, as_decoded, picture, moved
+        how = rows, all_logits, scale_rows, round_rows, one_text, picture, moved
         return build_step(self._network, cache, tokens, parts, StepOptions(*how))

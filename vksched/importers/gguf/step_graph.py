@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from ...common.dtypes import INT32
-from ...common.errors import ShapeError
+from ...common.errors import ShapeError, UnsupportedOp
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
 from .architectures.network import Network
@@ -32,7 +32,7 @@ class StepOptions:
     all_logits: bool = False
     scale_rows: bool = False
     round_rows: bool = False
-    as_decoded: bool = False
+    one_text: bool = False
     picture: bool = False
     shifted: bool = False
 
@@ -49,16 +49,18 @@ def build_step(
     Raises
     ------
     ShapeError
-        The cache has too few tokens or slots, or the parts are not equal.
+        The cache has too few tokens or slots, the parts are not equal, or rows of `one_text` have
+        several tokens.
     UnsupportedOp
-        `as_decoded` is set, and the model has attention sinks or attends within chunks; or the
-        architecture takes no pictures.
+        Layers have a recurrent state with `one_text`, or the architecture takes no pictures.
     """
     whole = network(FullSequence(tokens))
     hyper, is_recurrent = whole.hyper, any(whole.family.with_state(whole.hyper))
     if how.picture:
         check_picture_step(whole.family, hyper, tokens, parts)
     _check_sizes(cache, tokens, parts, how)
+    if how.one_text:
+        _check_one_text(hyper.architecture, is_recurrent, tokens, how.rows)
     each, of_row = tokens // parts, () if how.rows is None else (how.rows,)
     shape = how.rows or 1, tokens
     ids, rotary = input("ids", shape, INT32), None
@@ -84,7 +86,7 @@ def build_step(
     tables: Tables = {}
     for part in range(parts):
         with turn(part) if parts > 1 else nullcontext():
-            about = how.round_rows, slots, how.as_decoded, is_whole
+            about = how.round_rows, slots, how.one_text, is_whole
             own = count if part == parts - 1 else None
             text = CachedSequence(cache, each, start, last, text, *about, count=own, rotary=rotary)
             mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
@@ -105,4 +107,18 @@ def _check_sizes(cache: KeyValueCache, tokens: int, parts: int, how: StepOptions
     if rows is None and cache.slots > 1 or rows is not None and rows < 1:
         raise ShapeError(
             f"[model] expected 1 or more rows for a cache of {cache.slots} slots, got {rows}"
+        )
+
+
+def _check_one_text(architecture: str, is_recurrent: bool, tokens: int, rows: int | None) -> None:
+    """Raise an error unless a model has a step whose rows are tokens of one text."""
+    if is_recurrent:
+        raise UnsupportedOp(
+            "[model] expected layers without recurrent states in a step of one text, got "
+            f"{architecture!r}; try steps of one token"
+        )
+    if rows is None or tokens > 1:
+        raise ShapeError(
+            f"[model] expected rows of one token in a step of one text, got {tokens} tokens and "
+            f"{rows} rows"
         )

@@ -18,7 +18,7 @@ from ...common.dtypes import (
     as_int,
     broadcast_shapes,
 )
-from ...common.errors import DTypeError, ShapeError
+from ...common.errors import DTypeError, GraphError, ShapeError
 from ...ir.attr_domains import Domains, Flag, Float, Int, wholes
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Op, Work, register
@@ -131,6 +131,8 @@ def attention(
     k_new: TensorLike | None = None,
     v_new: TensorLike | None = None,
     slots: TensorLike | None = None,
+    k_pending: TensorLike | None = None,
+    v_pending: TensorLike | None = None,
     chunk: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -171,6 +173,13 @@ def attention(
         (b,) ints: the index on the first axis of k and v, of any size there, that holds the cached
         keys of each example; an example with another slot has none. `kv_len` is (b,) then. The
         result of an example does not depend on the others, to the bit.
+    k_pending, v_pending : Tensor, optional
+        (b, g, r, d) and (b, g, r, e): rows that the cache does not hold yet, in its element type
+        (words for `vs.dequantize_q8_0`). Those of an example belong to its slot, from its `kv_len`
+        on, and are visible to examples of the slot with a larger `kv_len`: b tokens of one text
+        have kv_len n, n + 1, ... there. They require `slots` and new keys. k and v must be states,
+        or `vs.dequantize_q8_0` of states, that the run updates with the same rows: kernels may
+        write them earlier.
     chunk : int, optional
         The cached keys are visible from the last multiple of `chunk` up to `kv_len` on; requires
         `kv_len`.
@@ -182,6 +191,8 @@ def attention(
     """
     if (k_new is None) != (v_new is None):
         raise ShapeError("[attention] expected k_new and v_new, got one of the two")
+    if (k_pending is None) != (v_pending is None):
+        raise ShapeError("[attention] expected k_pending and v_pending, got one of the two")
     if layout not in ("BHSD", "BSHD"):
         raise ShapeError(f"[attention] expected a layout of BHSD or BSHD, got {layout!r}")
     new = () if k_new is None or v_new is None else (k_new, v_new)
@@ -202,6 +213,8 @@ def attention(
             k_new=rest[0] if rest else None,
             v_new=rest[1] if rest else None,
             slots=slots,
+            k_pending=k_pending,
+            v_pending=v_pending,
             chunk=chunk,
         )
         return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
@@ -241,15 +254,41 @@ def attention(
             attrs["chunk"] = as_int("attention", "chunk", chunk)
         if layout == "BSHD":
             appended = [transpose(t, (0, 2, 1, 3)) for t in appended]
+        if k_pending is not None and v_pending is not None:
+            appended += _pending_rows(cached, appended, attrs, (k_pending, v_pending))
         return apply("attention_with_kvcache", [*cached, used, *appended], attrs, name)
-    if new or slots is not None or chunk is not None:
+    if new or slots is not None or chunk is not None or k_pending is not None:
         raise ShapeError(
-            "[attention] `k_new`, `v_new`, `slots` and `chunk` require `kv_len`, the number of "
-            "cached keys"
+            "[attention] `k_new`, `v_new`, `slots`, `k_pending`, `v_pending` and `chunk` require "
+            "`kv_len`, the number of cached keys"
         )
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
+
+
+def _pending_rows(
+    cached: list[Tensor],
+    new: list[Tensor],
+    attrs: dict[str, AttrValue],
+    pending: tuple[TensorLike, TensorLike],
+) -> list[Tensor]:
+    """Return the pending rows of a cache. q8_0 rows of the cache replace their dequantized values
+    in `cached`, because kernels write into them.
+    """
+    if not new:
+        raise ShapeError("[attention] expected k_new and v_new with pending rows, got none")
+    held = [t.inputs[0] for t in cached[1:] if t.op == "dequantize_q8_0"]
+    if len(held) == 2:
+        attrs["columns"] = cached[2].shape[-1]
+        cached[1:] = held
+    for tensor in cached[1:]:
+        if tensor.op != "state":
+            raise GraphError(
+                "[attention] expected states as k and v with pending rows, got the result of "
+                f"{tensor.op}; try vs.state"
+            )
+    return [as_tensor(t, like=own) for t, own in zip(pending, cached[1:], strict=True)]
 
 
 def _promote_fp16(operands: list[Tensor], unchanged: tuple[int, ...]) -> list[Tensor]:

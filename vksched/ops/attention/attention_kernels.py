@@ -2,7 +2,8 @@
 
 Keys are cut into parts, which are combined at the end. The cached keys in use, whose number is
 known only when the graph runs, and the new keys are one text for GPUs. Kernels of CPU drivers, and
-devices that bind few buffers, process them in two segments, each with parts of its own.
+devices that bind few buffers, process them in two segments, each with parts of its own. Pending
+rows are written into the cache first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...common.dtypes import FLOAT16, FLOAT32, Shape
 from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, fp16_operands
+from ..layout.dynamic_update_slice import WRITE_SHADERS, write_dispatch
 from ..layout.strided_copy import WHOLE_COPIES, copy_run
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from .attention_decode import (
@@ -294,6 +296,22 @@ def _new_constants(segment: _Segment) -> tuple[tuple[str, int], ...]:
 def _lower_cached(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
+    writes, (first, *others) = tuple(_pending_writes(call)), _attend_to_cache(call)
+    return (*writes, replace(first, barrier=True) if writes else first, *others)
+
+
+def _pending_writes(call: Call) -> Iterator[Dispatch]:
+    """Yield the dispatches that write pending rows into the cache."""
+    for cached, pending in ((1, 6), (2, 7)) if len(call.inputs) > 6 else ():
+        types = call.inputs[cached], call.inputs[pending], call.inputs[3]
+        write = write_dispatch(*types, axis=2, limits=call.limits)
+        if write is not None:
+            places = {1: pending, 2: 3, OUTPUT: cached}
+            operands = tuple(places[operand] for operand in write.operands)
+            yield replace(write, operands=operands, barrier=False)
+
+
+def _attend_to_cache(call: Call) -> tuple[Dispatch, ...]:
     if call.variant != DECODE:
         return _lower(call, _cached(call))
     types = zip("qkv", call.inputs, strict=False)
@@ -428,7 +446,7 @@ def _fp16_kvcache(call: Call) -> tuple[int, ...]:
         s = sizes_of(call)
         if s.depth % 2 == s.columns % 2 == 0 and coopmat_of(call, s):
             return found
-    return tuple(operand for operand in found if operand in (1, 2))
+    return tuple(operand for operand in found if operand in (1, 2, 6, 7))
 
 
 KERNEL = Kernel(
@@ -439,7 +457,11 @@ KERNEL = Kernel(
 )
 CACHED_KERNEL = Kernel(
     (
-        *(*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *DECODE_SHADERS, *WHOLE_COPIES),
+        *_shaders("", *_KVCACHE_KINDS),
+        *_GEMV_SHADERS,
+        *DECODE_SHADERS,
+        *WRITE_SHADERS,
+        *WHOLE_COPIES,
         *(f"{COOPMAT}{KVCACHE}{KV_SUFFIX[FLOAT16]}{FP16_ROWS}", COMBINE_FP16),
     ),
     _lower_cached,

@@ -20,6 +20,18 @@ The attribute `columns` is the number of values of a q8_0 row of v; rows of k ha
 rows of q. The new keys need not be in the cache, so the cache can be written at the end of the run
 (`dynamic_update_slice`). The number of keys in use is known only when the graph runs. Time grows
 with this number, not with the size of the cache.
+
+Pending rows, operands 6 and 7, make several examples of one slot possible: consecutive tokens of a
+text. They are rows of the cache that are not written yet. Those of example i belong to its slot,
+behind its keys in use:
+
+    k, v     slot 0: used used free free        kv_len ((2, 0), (3, 0)): example 1 reads the used
+    pending  example 0: row 2, example 1: row 3   keys of slot 0 and row 2, not its own row 3
+
+Their element type is that of the cache, so an example has the result, to the bit, that it has after
+the rows are written. Kernels of Vulkan devices write them into the cache first, behind all keys in
+use, where the update at the end of the run writes the same rows. The cache must be a state that no
+other call reads there.
 """
 
 from __future__ import annotations
@@ -47,6 +59,7 @@ from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import Count, Op, Work, register
 from ...ir.vjp import no_gradient
+from ..layout.dynamic_update_slice import write_slices
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, visible_range
@@ -81,9 +94,9 @@ def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    if len(inputs) == 5:
-        raise ShapeError("[attention] expected new keys and values, got one of the two")
-    floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
+    if len(inputs) % 2:
+        raise ShapeError("[attention] expected keys and values, got one of the two")
+    floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:6]
     q, *cached = floats
     if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in cached):
         raise DTypeError(
@@ -114,7 +127,36 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
                 f"[attention] expected new keys and values of {q.dtype}, got {added.dtype}; "
                 "try vs.cast"
             )
+    if pending := inputs[6:]:
+        _check_pending(inputs[1:3], used, pending, attrs)
     return result.as_dtype(q.dtype)
+
+
+def _check_pending(
+    cached: tuple[TensorType, ...],
+    used: TensorType,
+    pending: tuple[TensorType, ...],
+    attrs: Attrs,
+) -> None:
+    """Raise an error unless pending rows fit a cache with slots."""
+    if used.rank != 2:
+        raise ShapeError("[attention] expected slots with pending rows, got none")
+    if any(attrs.as_ints("is_bshd")[1:3]):
+        raise ShapeError("[attention] expected a cache (slots, g, n, d) with pending rows")
+    examples, heads = used.shape[0], cached[0].shape[1]
+    for rows, held in zip(pending, cached, strict=True):
+        count = pending[0].shape[2] if pending[0].rank == 4 else 0
+        if rows.shape != (examples, heads, count, held.shape[3]):
+            raise ShapeError(
+                f"[attention] expected pending rows ({examples}, {heads}, r, "
+                f"{cached[0].shape[3]}) and ({examples}, {heads}, r, {cached[1].shape[3]}), got "
+                f"{' and '.join(str(t.shape) for t in pending)}"
+            )
+        if rows.dtype != held.dtype:
+            raise DTypeError(
+                f"[attention] expected pending rows of {held.dtype} as the cache, got "
+                f"{rows.dtype}; try vs.cast"
+            )
 
 
 def _by_example(floats: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
@@ -130,10 +172,11 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
+    pending = 2.0 * sum(t.device_bytes for t in inputs[6:])  # read and written
     share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if inputs[3].rank == 2 else 1
     cached = sum(t.device_bytes for t in inputs[1:3]) / 2 * share
-    moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
-    return Work(flops, float(moved))
+    moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:6], output))
+    return Work(flops, float(moved + pending))
 
 
 def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, tuple[Count, ...]]:
@@ -160,7 +203,11 @@ def _by_key_count(
     """Yield slices of examples with one key count, that count, and their keys and values."""
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
-    used, new = inputs[3], inputs[4:]
+    used, new, pending = inputs[3], inputs[4:6], inputs[6:]
+    if pending:
+        k, v = np.array(k), np.array(v)
+        for held, rows in zip((k, v), pending, strict=True):
+            write_slices(held, rows, used, axis=2)
     depth, columns = _columns(inputs[0].shape, attrs) if k.dtype == np.uint32 else (0, 0)
     counts, chunk = (used[:, 0] if used.ndim == 2 else used).reshape(-1).tolist(), chunk_of(attrs)
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
@@ -265,7 +312,10 @@ def _attend_at_once(
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Split by heads and batch."""
+    """Split by heads and batch; examples that have pending rows of each other stay together."""
+    if len(inputs) > 6:
+        yield inputs, out
+        return
     used, new = inputs[3], inputs[4:]
     _, k_bshd, *_ = attrs.as_ints("is_bshd")
     counts = used[:, 0] if used.ndim == 2 else used
@@ -280,6 +330,8 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 # -- native loops --------------------------------------------------------------------------------
 
+OPERANDS = 8
+"""Maximum number of operands; native loops take operand 0 for those that are absent."""
 PROGRAM_ROWS = 8
 """Maximum query rows per head for which native loops process the keys one by one."""
 
@@ -287,14 +339,15 @@ PROGRAM_ROWS = 8
 def _native_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    q, k, v, used, *new = inputs
+    q, k, v, used, *others = inputs
+    new, pending = others[:2], others[2:]
     kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
     rows, cached = by_heads(inputs, attrs)[:2]
     batches, heads, queries, depth = rows.shape
     slots, shared, keys = cached.shape[:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
-    if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
+    if queries > PROGRAM_ROWS or not output.size or not shared:
         return None
     # dequantize rows once for all heads that share them
     together = 1 if k.dtype == FLOAT32 else heads // shared
@@ -303,17 +356,20 @@ def _native_program(
     *operand_steps, result = (
         head_steps(t.shape, is_bshd) for t, is_bshd in zip((q, k, v, output), bshd, strict=True)
     )
-    fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
+    fresh, later = (
+        [head_steps(t.shape, 0) for t in rows] or [(0, 0, 0)] * 2 for rows in (new, pending)
+    )
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
         *(int(used.dtype == INT64), used.rank, slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
-        *chain.from_iterable((*operand_steps, *fresh, result)),
+        pending[0].shape[2] if pending else 0,
+        *chain.from_iterable((*operand_steps, *fresh, *later, result)),
     )
     loop = Loop(
         "attention_with_kvcache",
-        tuple(range(len(inputs))) if new else (0, 1, 2, 3, 0, 0),
+        (*range(len(inputs)), *(0,) * (OPERANDS - len(inputs))),
         output.size,
         numbers,
         (attrs.as_float("scale"), attrs.as_float("softcap")),
@@ -330,10 +386,11 @@ register(
         _reference,
         CACHED_KERNEL,
         attrs={**ATTENTION, "columns": Optional(Int(1)), "chunk": Optional(Int(1))},
-        operands=(4, 6),
+        operands=(4, OPERANDS),
         work=_work,
         typical_counts=_typical_counts,
-        roundable_operands=(0, 1, 2, 4, 5),
+        overwrites=lambda inputs: (1, 2) if len(inputs) > 6 else (),
+        roundable_operands=(0, 1, 2, 4, 5, 6, 7),
         any_dtype=True,
         cpu=CpuKernel(_compute, _cut),
         native_program=_native_program,

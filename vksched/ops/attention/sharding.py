@@ -45,13 +45,16 @@ def _attention_backward(call: Sharded) -> Iterable[Factor]:
 
 @sharding("attention_with_kvcache")
 def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
-    """Yield factors of the batch and of heads grouped by key head."""
+    """Yield factors of the batch, unless examples have pending rows of each other, and of heads
+    grouped by key head.
+    """
     q, k, _, used, *new = call.inputs
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
     own, same = (0 if used.rank else REPLICATE), (0,) * len(new)
     cached = REPLICATE if used.rank == 2 else 0  # slots
-    yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
+    if len(new) < 4:
+        yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
     yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
 
 

@@ -3,8 +3,8 @@
     data   a b c d e        start 1, rows x y        result   a x y d e
 
 With starts (b, 2), the start and the slot of each example, the rows of example i replace rows of
-the data at index `slot` of axis 0, so that b examples share data with any number of slots. The
-slots of examples must differ.
+the data at index `slot` of axis 0, so that b examples share data with any number of slots. Examples
+of the same slot must have different rows.
 
 Rows of float32 are rounded to data of float16, so a KV cache of float16 needs no cast of its new
 rows. With the attribute overflow_nan, values beyond the range become NaN, as in `cast`. The op
@@ -36,6 +36,7 @@ from ...ir.op import (
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...topology.limits import Limits
 from ..lowering.strides import as_u32, spread
 from .index import check_index_type
 from .slots import with_slots
@@ -45,6 +46,8 @@ SHADERS = (
     "dynamic_update_slice",
     *(f"dynamic_update_slice_fp16{suffix}" for suffix in ("", "_rounded", "_rounded_nan")),
 )
+WRITE_SHADERS = SHADERS[:2]
+"""The kernels that write rows of the type of the data."""
 FUSED_SHADERS = {name: name.replace("slice", "slices") for name in SHADERS}
 """Kernels that update several states, by those that update one (plan/costs/fused_writes.py)."""
 FUSED_STATES = 11
@@ -92,7 +95,13 @@ def _rounds(inputs: tuple[TensorType, ...]) -> bool:
 def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
     """Write the rows into an array that holds the data."""
     _, rows, start = inputs
-    axis = attrs.as_int("axis")
+    write_slices(target, rows, start, attrs.as_int("axis"), bool(attrs.get("overflow_nan")))
+
+
+def write_slices(
+    target: NDArray, rows: NDArray, start: NDArray, axis: int, overflow_nan: bool = False
+) -> None:
+    """Write rows into an array from a start on, or from several ones, also with slots, (b, 2)."""
     parts: Iterable[tuple[NDArray, NDArray]] = [(target, rows)]
     starts = start
     if start.ndim == 2:
@@ -110,7 +119,7 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
             at, selected = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
             with np.errstate(all="ignore"):  # values beyond float16 are infinite, as in a cast
                 to[at] = new[selected]
-            if attrs.get("overflow_nan"):
+            if overflow_nan:
                 to[at][np.isinf(to[at])] = np.nan
 
 
@@ -139,12 +148,16 @@ def _native_program(
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    data, rows, start = call.inputs
+    data, rows, _ = call.inputs
     if data.size == 0:
         return ()
     copied = copy_words(0, call, apart=True)
-    if rows.size == 0:
-        return copied
+    return copied if rows.size == 0 else (*copied, _write_dispatch(call))
+
+
+def _write_dispatch(call: Call) -> Dispatch:
+    """Return the dispatch that writes the rows."""
+    data, rows, start = call.inputs
     axis = call.attrs.as_int("axis")
     slices, inner = math.prod(rows.shape[:axis]), math.prod(data.shape[axis + 1 :])
     many = rows.shape[axis]
@@ -166,10 +179,17 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             (("each", each), ("slices", slices), *sizes),
         )
     groups = spread(count, call.limits)
-    return (
-        *copied,
-        Dispatch(shader, (1, 2, OUTPUT), groups, (("count", count), *push), barrier=True),
-    )
+    return Dispatch(shader, (1, 2, OUTPUT), groups, (("count", count), *push), barrier=True)
+
+
+def write_dispatch(
+    data: TensorType, rows: TensorType, start: TensorType, axis: int, limits: Limits
+) -> Dispatch | None:
+    """Return the dispatch that writes rows of the type of the data into the data's memory; None
+    without values. Its operands are 1 for the rows, 2 for the start, and OUTPUT for the data.
+    """
+    call = Call((data, rows, start), data, Attrs({"axis": axis}), limits)
+    return _write_dispatch(_words(call) or call) if data.size and rows.size else None
 
 
 def _words(call: Call) -> Call | None:
@@ -235,8 +255,9 @@ def dynamic_update_slice(
     start
         () or, if `axis` is not 0, one per index of axis 0, (b,).
     slots
-        The indices on axis 0 of the data to which the rows of each example go, (b,), all different;
-        rows of a slot outside of the data are dropped. None: rows i go to index i.
+        The indices on axis 0 of the data to which the rows of each example go, (b,); rows of a slot
+        outside of the data are dropped. Examples with the same slot must have different rows. None:
+        rows i go to index i.
     """
     target = as_tensor(data)
     if target.rank == 0:

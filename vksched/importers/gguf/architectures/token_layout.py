@@ -63,6 +63,7 @@ class AttentionMask:
         used: Tensor | None = None,
         new: tuple[Tensor, Tensor] | None = None,
         slots: Tensor | None = None,
+        pending: tuple[Tensor, Tensor] | None = None,
         chunk: int | None = None,
         causal: bool = True,
     ) -> Tensor:
@@ -80,6 +81,8 @@ class AttentionMask:
             k_new=None if new is None else new[0],
             v_new=None if new is None else new[1],
             slots=slots,
+            k_pending=None if pending is None else pending[0],
+            v_pending=None if pending is None else pending[1],
             chunk=chunk,
         )
 

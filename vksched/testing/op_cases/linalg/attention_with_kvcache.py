@@ -6,10 +6,11 @@ import numpy as np
 
 from .... import ops
 from ....common.dtypes import NDArray
-from ....common.errors import DTypeError, ShapeError
+from ....common.errors import DTypeError, GraphError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
 from ....ops.attention.kv_q8_0 import pack_q8_0
+from ....ops.creation.state import state
 from ..op_sample import ErrorSample, OpSample, floats
 from .attention import attributes
 
@@ -63,6 +64,22 @@ def in_q8_0(case: OpSample) -> OpSample:
     inputs: tuple[NDArray, ...] = (q, pack_q8_0(k), pack_q8_0(v), *rest)
     attrs = case.attrs | {"columns": v.shape[-1]}
     return OpSample(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
+
+
+def with_pending(case: OpSample, count: int = 1) -> OpSample:
+    """Return a case with `count` pending rows of each example, in the type of its cache. The rows
+    of the cache in their place are not finite.
+    """
+    q, k, v, used, *new = case.inputs
+    k, v, pending = k.copy(), v.copy(), []
+    for cached, columns in ((k, q.shape[-1]), (v, new[1].shape[-1])):
+        rows = floats(len(q), k.shape[1], count, columns, seed=7 + columns)
+        pending.append(pack_q8_0(rows) if k.dtype == np.uint32 else rows.astype(k.dtype))
+        for first, slot in used.tolist() if k.dtype != np.uint32 else ():
+            if 0 <= slot < len(cached):
+                cached[slot, :, first : first + count] = np.nan
+    inputs: tuple[NDArray, ...] = (q, k, v, used, *new, *pending)
+    return OpSample(case.op, inputs, case.attrs, f"{case.name} pending {count}", large=case.large)
 
 
 def narrow(case: OpSample) -> OpSample:
@@ -213,6 +230,19 @@ CASES = [
     ),
     cached((2, 4, 1, 8), (2, 300), 8, (290, 130), 1, slots=(1, 0), count=2, chunk=128, right=0),
     cached((1, 2, 3, 8), (2, 90), 8, 80, 3, "chunks, window", left=30, chunk=64, right=0),
+    *(
+        with_pending(keep(cached(q, k, 8, used, new, slots=slots, count=3, right=0, left=left)), n)
+        for keep in (lambda case: case, halved, in_q8_0)
+        for q, k, used, new, slots, n, left in (
+            ((4, 6, 1, 64), (2, 700), (297, 298, 299, 300), 1, (1, 1, 1, 1), 1, -1),
+            ((4, 4, 1, 8), (2, 70), (7, 64, 8, 65), 1, (0, 2, 0, 2), 1, -1),
+            ((3, 2, 3, 7), (1, 41), (17, 0, 19), 3, (1, -1, 1), 2, 9),
+            ((2, 2, 1, 8), (1, 40), (39, 40), 2, (2, 2), 1, -1),
+        )
+    ),
+    with_pending(
+        cached((2, 4, 1, 8), (2, 300), 8, (127, 128), 1, slots=(1, 1), count=2, chunk=128, right=0)
+    ),
     cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
     cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
     cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),
@@ -240,7 +270,32 @@ def _build(
     return ops.attention(q, k, v, kv_len=input("used", *used), **new_inputs, **keywords)  # type: ignore[arg-type]
 
 
+def _build_pending(
+    rows: tuple[int, ...] = (2, 2, 1, 8),
+    dtype: str = "float32",
+    held: tuple[str, ...] = ("state", "state"),
+    **keywords: object,
+) -> Tensor:
+    cache = np.zeros(_K, np.float32)
+    k, v = (state(cache) if kind == "state" else input("k", _K) for kind in held)
+    own, used = (input(name, (2,), "int32") for name in ("slot", "used"))
+    options: dict[str, object] = {"k_new": input("k_new", _NEW), "v_new": input("v_new", _NEW)}
+    options |= {name: input(name, rows, dtype) for name in ("k_pending", "v_pending")}
+    options |= {"slots": own} | keywords
+    return ops.attention(input("q", _Q), k, v, kv_len=used, **options)  # type: ignore[arg-type]
+
+
 ERRORS = [
+    ErrorSample(lambda: _build_pending((2, 2, 1, 9)), ShapeError, r"pending rows \(2, 2, r, 8\)"),
+    ErrorSample(lambda: _build_pending((2, 8)), ShapeError, "expected pending rows"),
+    ErrorSample(lambda: _build_pending(dtype="float16"), DTypeError, "pending rows of float32"),
+    ErrorSample(lambda: _build_pending(slots=None), ShapeError, "slots with pending rows"),
+    ErrorSample(lambda: _build_pending(layout="BSHD"), ShapeError, "expected"),
+    ErrorSample(lambda: _build_pending(v_pending=None), ShapeError, "k_pending and v_pending, got"),
+    ErrorSample(
+        lambda: _build_pending(k_new=None, v_new=None), ShapeError, "k_new and v_new with pending"
+    ),
+    ErrorSample(lambda: _build_pending(held=("state", "input")), GraphError, "expected states"),
     ErrorSample(lambda: _build(((3,), "int32")), ShapeError, r"one int32 or as \(2,\)"),
     ErrorSample(lambda: _build(((), "float32")), DTypeError, "one int32"),
     ErrorSample(lambda: _build(((2,), "int32"), slots=0), ShapeError, "a slot for each example"),
