@@ -54,8 +54,7 @@ def _pair(pair: object) -> Bias:
     if isinstance(token, (int, str)) and not isinstance(token, bool):
         if bias is False:
             return token, float("-inf")
-        is_number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
-        if is_number and -MAX_BIAS <= bias <= MAX_BIAS:
+        if isinstance(bias, (int, float)) and bias is not True and abs(bias) <= MAX_BIAS:
             return token, float(bias)
     raise ApiError(
         f"[logit_bias] expected pairs of a token or a text, and a number from -{MAX_BIAS} to "
