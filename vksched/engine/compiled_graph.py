@@ -38,7 +38,13 @@ from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closeable
-from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
+from ..runtime.executors.base_executor import (
+    BaseExecutor,
+    CommitFailed,
+    ExecutorClosed,
+    StatesTorn,
+    close_all,
+)
 from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
@@ -257,16 +263,22 @@ class GraphExecutionState:
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
+                    except StatesTorn as failure:
+                        self._states.mark_torn(executor.plan, executor.devices, str(failure))
+                        raise
                     settled = executor.plan, executor.devices, results.next_states, failed
                     broken = self._states.finish_run(*settled) if graph.states else []
             except ExecutorClosed:
                 continue
-            except DeviceError as error:
+            except (DeviceError, StatesTorn) as failure:
+                error = failure.cause if isinstance(failure, StatesTorn) else failure
                 with self._changing:
                     self._faults.record(executor.take_faults(), executor.devices)
                 failures += 1
-                if failures > MAX_FAILURES or not self._faults.may_retry(error):
-                    raise
+                if not isinstance(error, DeviceError) or not self._faults.may_retry(error):
+                    raise error from error.__cause__
+                if failures > MAX_FAILURES:
+                    raise error from error.__cause__
                 continue
             if broken:
                 with self._changing:

@@ -304,7 +304,7 @@ class LanguageModel(ImportedModel):
             )
         each, of_row = tokens // parts, () if rows is None else (rows,)
         shape = rows or 1, tokens
-        ids = input("ids", shape, INT32)
+        ids = input("ids", shape, INT32, bounds=(0, self.hyper.vocabulary - 1))
         if picture:
             ids = input("picture", (*shape, self.hyper.width))
         start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))

@@ -74,6 +74,21 @@ class CommitFailed(Exception):
         self.devices = devices
 
 
+class StatesTorn(Exception):
+    """A device failed while a run wrote states there without a wait for its results, which are
+    incomplete.
+
+    Parameters
+    ----------
+    cause
+        The original error: that of the device, or an interrupt before it.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class BaseExecutor:
     """Executes a plan: memory is allocated, weights are uploaded, commands are recorded.
 
@@ -195,6 +210,8 @@ class BaseExecutor:
             An observer returned False.
         CommitFailed
             The run is complete, but not its states.
+        StatesTorn
+            The run failed while it wrote states.
         DeviceError, IndexOutOfRange
             The run failed; no state has changed.
         """

@@ -6,7 +6,9 @@
                                     transfers from download buffer to upload buffer, write weights
                                     there -> submit, without waiting
     after each wait:                check the sequence words of ended splits
-    at the end:                     wait for the outputs, copy the results
+    at the end:                     wait for the outputs, copy the results, write states
+
+A plan that commits early submits the writes of states with the other splits, and waits once.
 
 Each run has its own slot (memory and recordings) and executes this loop on its own thread, so up to
 `copies` runs are in flight.
@@ -16,18 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
 from ...common.dtypes import NDArray, Progress
-from ...common.errors import DeviceError, RunCancelled
+from ...common.errors import DeviceError, OutOfMemory, RunCancelled
 from ...plan.plan import Plan
 from ...plan.types.plan_types import HOST, Split, Upload
 from ...storage.lazy_array import as_array
 from ..cpu.evaluate import Values
 from ..device import PreparedPlan
 from . import race_checker
-from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult
+from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult, StatesTorn
 from .executor_context import ExecutorContext
 from .run_record import Observers, RunRecord
 
@@ -44,7 +47,10 @@ class PlanExecutor(BaseExecutor):
         self._streamed_weights = _streamed_weights(plan)
         self._log = race_checker.Log(plan) if race_checker.wanted() else None
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
-        self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
+        self._early_commits = plan.commits if plan.commits_early else ()
+        self._late_commits = () if plan.commits_early else plan.commits
+        waits = self._late_commits[0].waits if self._late_commits else plan.final_waits
+        self._results_wait = waits
         self._outputs = tuple(node for _, node in plan.graph.outputs)
         self.prepare(context.progress, self._make_session)
 
@@ -59,7 +65,7 @@ class PlanExecutor(BaseExecutor):
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
         number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
         run = self._under_way[slot] = RunRecord(number, slot, sequence_number, feeds, observers)
-        start = self._trace.clock.now()
+        start, results = self._trace.clock.now(), RunResult(())
         try:
             for run.device, prepared in self._prepared_plans.items():
                 prepared.begin(slot)
@@ -67,25 +73,23 @@ class PlanExecutor(BaseExecutor):
                 self._cross(run, split.id)
                 self._start_split(run, split)
             self._cross(run, len(self._before_commits))
-            for split_id in self._results_wait:
-                self._wait(run, split_id, HOST)
-            outputs = tuple([self._output(run, node) for node in self._outputs])
-            states = self.plan.graph.backed_up_states
-            results = RunResult(outputs, tuple([self._output(run, node) for node in states]))
-            if self._log:
-                self._log.end(slot)
+            for split in self._early_commits:
+                self._start_split(run, split)
+            self._finish(run, results)
             self._agree(run, results)
         except BaseException as error:
+            if self._is_written(run, error):
+                self._end_early(run, results, error)
             device = run.device
             if isinstance(error, DeviceError):
                 self._fail(run, error)
             self._settle(run, interrupted=not isinstance(error, Exception))
             self._reporter.tell_failed(run, device, start, error)
             raise
-        if self.plan.commits:
+        if self._late_commits:
             self._commit(run, results)
-        end = self._trace.clock.now()
         try:
+            end = self._trace.clock.now()
             stats = self._reporter.report(run, self._prepared_plans, start, end)
             results.plan_and_stats = self.last_run = self.plan, stats
         except BaseException as error:  # the states have changed: the state table must know
@@ -104,15 +108,39 @@ class PlanExecutor(BaseExecutor):
     def _agree(self, run: RunRecord, results: RunResult) -> None:
         """Wait until all hosts have results, before states are written."""
 
+    def _finish(self, run: RunRecord, results: RunResult) -> None:
+        """Wait for the results, and read them."""
+        for split_id in self._results_wait:
+            self._wait(run, split_id, HOST)
+        states = self.plan.graph.backed_up_states
+        results.next_states = tuple([self._output(run, node) for node in states])
+        results.outputs = tuple([self._output(run, node) for node in self._outputs])
+        if self._log:
+            self._log.end(run.slot)
+
     def _commit(self, run: RunRecord, results: RunResult) -> None:
         """Write the next values of states, on each device that can."""
-        causes: list[BaseException] = []
         steps: list[Callable[[], None]] = [
             *(partial(self._start_split, run, split) for split in self.plan.commits),
             *(partial(self._wait_if_begun, run, split_id) for split_id in self.plan.final_waits),
         ]
         if self._log:
             steps.append(partial(self._log.end, run.slot))
+        causes: list[BaseException] = []
+        self._call_all(run, steps, causes, goes_on=True)
+        if causes:
+            raise self._commit_failed(run, results, causes[0]) from causes[0]
+
+    def _call_all(
+        self,
+        run: RunRecord,
+        steps: Sequence[Callable[[], None]],
+        causes: list[BaseException],
+        goes_on: bool,
+    ) -> None:
+        """Call all steps and collect their errors; an interrupted step is called again, because an
+        interrupt is raised after states are written. goes_on: an error does not end the steps.
+        """
         done = 0
         while done < len(steps):
             try:  # an interrupt may occur between any two calls
@@ -120,16 +148,51 @@ class PlanExecutor(BaseExecutor):
                     steps[done]()
                     done += 1
             except BaseException as error:
-                causes.append(error)
                 if isinstance(error, DeviceError):
-                    self._fail(run, error)
-                # an interrupt is raised after the write is complete
-                done += isinstance(error, Exception)
-        if causes:
-            self._settle(run, interrupted=not isinstance(causes[0], Exception))
-            self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
-            torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
-            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
+                    failure = error if goes_on else _as_failure(error)
+                    self._fail(run, failure)
+                    causes.append(failure)
+                else:
+                    causes.append(error)
+                if isinstance(error, Exception):
+                    done = done + 1 if goes_on else len(steps)
+
+    def _commit_failed(
+        self, run: RunRecord, results: RunResult, cause: BaseException
+    ) -> CommitFailed:
+        """Wait for the work of a run whose commit failed, and return the error to raise."""
+        self._settle(run, interrupted=not isinstance(cause, Exception))
+        self._reporter.tell_failed(run, run.device, self._trace.clock.now(), cause)
+        torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
+        return CommitFailed(cause, results, frozenset(torn))
+
+    def _is_written(self, run: RunRecord, error: BaseException) -> bool:
+        """Return True if an early commit may have changed states when a run failed. One that found
+        no memory was not submitted: early commits are brief, so each is one submission.
+        """
+        begun = [split.id for split in self._early_commits if split.id in run.submitted_s]
+        refused = isinstance(error, OutOfMemory) and not run.handed_over.intersection(begun)
+        return bool(begun) and not refused
+
+    def _end_early(self, run: RunRecord, results: RunResult, error: BaseException) -> NoReturn:
+        """End a run that failed after its early commit: an interrupt is raised once the states are
+        written; after a device failure they are torn.
+        """
+        causes = [error]
+        if isinstance(error, DeviceError):
+            failure = _as_failure(error)
+            self._fail(run, failure)
+            causes = [failure]
+        elif not isinstance(error, Exception):
+            steps = [
+                *(partial(self._start_split, run, split) for split in self._early_commits),
+                partial(self._finish, run, results),
+            ]
+            self._call_all(run, steps, causes, goes_on=False)
+        failed = self._commit_failed(run, results, causes[0])
+        if any(isinstance(cause, DeviceError) for cause in causes):
+            raise StatesTorn(causes[0]) from error
+        raise failed from error
 
     def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
         """Return the prepared plan of a split, and record which device the run uses."""
@@ -266,6 +329,13 @@ class PlanExecutor(BaseExecutor):
                 self._busy.update(self.plan.splits[s].device for s in left)
                 self._state.notify_all()
             raise
+
+
+def _as_failure(error: DeviceError) -> DeviceError:
+    """Return an error that excludes its device, because its states are torn."""
+    if not isinstance(error, OutOfMemory):
+        return error
+    return DeviceError(f"[run] expected memory for a write of states, got none: {error}")
 
 
 def _streamed_weights(plan: Plan) -> dict[int, NDArray]:
