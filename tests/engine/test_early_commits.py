@@ -5,10 +5,12 @@ whatever ends the run.
 from __future__ import annotations
 
 import itertools
+import linecache
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ from test_executor import X, null_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import IndexOutOfRange, PlanError
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.plan.types.plan_types import PlanValue
 from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.device import Device, PreparedPlan, WrappedPreparedPlan
@@ -62,11 +65,11 @@ def test_a_run_with_states_on_one_device_waits_once(name: str) -> None:
 
 def test_predictions_count_one_wait() -> None:
     """The simulator of plans and null devices agree on the time of a run."""
-    _, devices = null_devices(1, submit_s=1e-3)
+    clock, devices = null_devices(1, submit_s=1e-3)
     with counting(devices[0]) as (_, run, _):
+        start_s = clock.now()
         run()
-        assert run.stats is not None
-        assert run.stats.seconds == pytest.approx(run.plan.metrics.latency_s)
+        assert clock.now() - start_s == pytest.approx(simulate(run.plan).seconds, rel=1e-9)
 
 
 def picked(bounds: tuple[int, int] | None) -> tuple[vs.Tensor, dict[vs.Tensor, vs.Tensor]]:
@@ -101,7 +104,7 @@ def test_observed_values_and_other_devices_are_seen_first() -> None:
         other = vs.mul(minus, 2.0, name="other")
         two = sched.compile(other, {"*": "null:0", "other": "null:1"}, updates=updates)
         assert not two.plan.commits_early
-        assert np.array_equal(two(), -2 * X) and waits_of(two) == 3
+        assert np.array_equal(two(), -2 * X) and waits_of(two) == 4
         one = sched.compile(minus, {"*": "null:0"}, updates=updates)
         assert one.plan.commits_early and np.array_equal(one(), -X - 1)
 
@@ -115,8 +118,6 @@ def test_long_work_is_complete_before_states_are_written() -> None:
 
 
 def test_a_plan_that_must_not_commit_early_is_refused() -> None:
-    from dataclasses import replace
-
     with vs.Scheduler(null_devices(1)[1]) as sched:
         outputs, updates = picked(None)
         plan = sched.reserve(outputs, {"*": "null:0"}, updates=updates)
@@ -225,7 +226,7 @@ def test_an_interrupted_call(name: str, after: bool, backup: bool) -> None:
             else:
                 break
     assert not written[0] and written[-1] and written == sorted(written)
-    assert len(written) == (10 if backup else 8)
+    assert len(written) == (7 if backup else 6)  # submit, submit, wait, check, check, fetch
 
 
 def check_state(sched: vs.Scheduler, run: vs.CompiledGraph, held: vs.Tensor) -> bool:
@@ -233,7 +234,7 @@ def check_state(sched: vs.Scheduler, run: vs.CompiledGraph, held: vs.Tensor) -> 
     found = sched.read(held)
     is_written = bool(found[0, 0])
     assert np.array_equal(found, X + is_written)
-    copy = sched._states._copies.get(held) if hasattr(sched, "_states") else None
+    copy = sched._states._copies.get(held)
     assert copy is None or np.array_equal(copy, found)
     assert np.array_equal(run(), -found) and np.array_equal(sched.read(held), found + 1)
     return is_written
@@ -255,7 +256,7 @@ def test_an_interrupt_at_any_line_of_the_executor() -> None:
                 break
             finally:
                 sys.settrace(tracer)
-    assert written == sorted(written) and written.count(True) > 20 < written.count(False)
+    assert written == sorted(written) and written.count(True) > 10 < written.count(False)
 
 
 class Interrupt:
@@ -267,7 +268,8 @@ class Interrupt:
     def __call__(self, frame: FrameType, event: str, _: object) -> Interrupt | None:
         if frame.f_code.co_filename != plan_executor.__file__:
             return None
-        if event == "line":
+        # an interrupt is raised by a call or the end of a loop
+        if event == "line" and "(" in linecache.getline(plan_executor.__file__, frame.f_lineno):
             self._left -= 1
             if self._left == -1:
                 raise KeyboardInterrupt
@@ -280,7 +282,7 @@ def test_a_device_is_lost_after_an_interrupt(backup: bool) -> None:
 
     class Lost(InterruptedPlan):
         def __getattribute__(self, name: str) -> Any:
-            if name == "check" and device.left < -1:
+            if name == "check" and device.left < -1 and armed:
                 raise vs.DeviceLost("[check] gone")
             return super().__getattribute__(name)
 
@@ -290,15 +292,18 @@ def test_a_device_is_lost_after_an_interrupt(backup: bool) -> None:
         ) -> PreparedPlan:
             return Lost(self, self.device.prepare(plan, index, progress))
 
-    device = Device_(null_devices(1)[1][0], 2, after=False)
+    device, armed = Device_(null_devices(1)[1][0], 100, after=False), list[bool]()
     values: list[NDArray] = []
     with counting(device, backup) as (sched, run, held):
+        run()
+        device.left = 2
+        armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             run()
         assert device.name in sched.failed_devices
         if backup:
             values.append(sched.read(held))
-            assert np.array_equal(values[0], X) and np.array_equal(run(), -X)
+            assert np.array_equal(values[0], X + 1) and np.array_equal(run(), -X - 1)
         else:
             with pytest.raises(vs.StateLost, match="'held'"):
                 run()
