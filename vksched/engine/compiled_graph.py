@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -38,6 +38,7 @@ from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closeable
+from ..runtime.executors.ahead_runs import may_run_ahead, run_ahead
 from ..runtime.executors.base_executor import (
     BaseExecutor,
     CommitFailed,
@@ -45,6 +46,7 @@ from ..runtime.executors.base_executor import (
     StatesTorn,
     close_all,
 )
+from ..runtime.executors.plan_executor import PlanExecutor
 from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
@@ -135,6 +137,25 @@ class GraphExecutionState:
             )  # without the lock: close() sets its flag before it reads this set
             self._require_open()
             return self._run_until_done(feeds, observers)
+        finally:
+            self._callers.discard(me)
+            if self._closing:
+                with self._state:
+                    self._state.notify_all()
+
+    def run_ahead(
+        self,
+        feeds: Iterable[Mapping[int, NDArray]],
+        take: Callable[[tuple[NDArray, ...]], bool],
+    ) -> None:
+        """Run once for each of some inputs; see `CompiledGraph.run_ahead`."""
+        self._owner.require("the compiled graph")
+        self.require_outside("run")
+        me = threading.get_ident()
+        try:  # an interrupt may come between any two calls
+            self._callers.add(me)
+            self._require_open()
+            self._run_ahead(feeds, take)
         finally:
             self._callers.discard(me)
             if self._closing:
@@ -296,6 +317,46 @@ class GraphExecutionState:
                 with suppress(VkschedError):  # the next run raises it; this one has its results
                     self._ready()
             return results.outputs, results.plan_and_stats
+
+    def _run_ahead(
+        self,
+        feeds: Iterable[Mapping[int, NDArray]],
+        take: Callable[[tuple[NDArray, ...]], bool],
+    ) -> None:
+        executor = self._executor
+        if self._stale or self._drift.left or not _works(executor, self._quarantine):
+            executor = self._ready()
+        plan, devices = executor.plan, executor.devices
+        if not isinstance(executor, PlanExecutor) or not may_run_ahead(plan):
+            for each in feeds:
+                if not take(self._run_until_done(each, None)[0]):
+                    return
+            return
+        values = (self._request.values_by_id(plan.graph, each, {})[0] for each in feeds)
+        stats: list[RunStats] = []
+        try:
+            with self._states.running(plan.graph):
+                if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
+                    return  # while this run waited for the states
+                self._states.finish_run(plan, devices, ())  # there are no backups
+                try:
+                    stats = run_ahead(executor, values, take)
+                except StatesTorn as failure:
+                    self._states.mark_torn(plan, devices, str(failure))
+                    raise
+                self._states.finish_run(plan, devices, ())
+        except ExecutorClosed:
+            return
+        except StatesTorn as failure:
+            with self._changing:
+                self._faults.record(executor.take_faults(), executor.devices)
+            cause = failure.cause
+            if not isinstance(cause, DeviceError) or not self._faults.may_retry(cause):
+                raise cause from failure
+            return
+        for of_run in stats:
+            self.history.add(plan, of_run)
+        self._watch(executor, plan, stats[-1])
 
     def reconsider(self) -> None:
         """Plan again at the next run, because a device has returned."""

@@ -193,6 +193,7 @@ class Scheduler(ProcessBound):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> CompiledGraph: ...
 
     @overload
@@ -248,6 +249,8 @@ class Scheduler(ProcessBound):
             run with RunCancelled.
         precision
             A precision mode, or tensors or name patterns to modes.
+        ahead
+            True prepares for `CompiledGraph.run_ahead`, which takes memory for two runs.
         """
         self._owner.require("the scheduler")
         own, of_model = split_options(outputs, placement, progress, options)

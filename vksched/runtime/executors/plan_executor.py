@@ -29,6 +29,7 @@ from ...plan.types.plan_types import HOST, Split, Upload
 from ...storage.lazy_array import as_array
 from ..cpu.evaluate import Values
 from ..device import PreparedPlan
+from ..run_stats import RunStats
 from . import race_checker
 from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult, StatesTorn
 from .executor_context import ExecutorContext
@@ -63,19 +64,11 @@ class PlanExecutor(BaseExecutor):
             self._prepared_plans[index] = self._log.watch(prepared, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
-        number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
-        run = self._under_way[slot] = RunRecord(number, slot, sequence_number, feeds, observers)
-        start, results = self._trace.clock.now(), RunResult(())
+        run, start, results = self.new_run(slot, feeds, observers), self.now_s(), RunResult(())
         try:
-            for run.device, prepared in self._prepared_plans.items():
-                prepared.begin(slot)
-            for split in self._before_commits:
-                self._cross(run, split.id)
-                self._start_split(run, split)
-            self._cross(run, len(self._before_commits))
-            for split in self._early_commits:
-                self._start_split(run, split)
-            self._finish(run, results)
+            self.begin(run)
+            self.submit_all(run)
+            self.finish(run, results)
             self._agree(run, results)
         except BaseException as error:
             if self._is_written(run, error):
@@ -89,12 +82,48 @@ class PlanExecutor(BaseExecutor):
         if self._late_commits:
             self._commit(run, results)
         try:
-            end = self._trace.clock.now()
-            stats = self._reporter.report(run, self._prepared_plans, start, end)
-            results.plan_and_stats = self.last_run = self.plan, stats
+            results.plan_and_stats = self.plan, self.report(run, start)
         except BaseException as error:  # the states have changed: the state table must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
+
+    def now_s(self) -> float:
+        """Return the time of the scheduler's clock."""
+        return self._trace.clock.now()
+
+    def new_run(
+        self, slot: int, feeds: Mapping[int, NDArray], observers: Observers | None = None
+    ) -> RunRecord:
+        """Return the record of a new run in a slot, which is free."""
+        number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
+        run = RunRecord(number, slot, sequence_number, feeds, observers or {})
+        self._under_way[slot] = run
+        return run
+
+    def begin(self, run: RunRecord) -> None:
+        """Reset the slot of a run."""
+        for run.device, prepared in self._prepared_plans.items():
+            prepared.begin(run.slot)
+
+    def submit_all(self, run: RunRecord) -> None:
+        """Submit the splits of a run, but late commits; after an interrupt, those that are left."""
+        for split in self._before_commits:
+            self._cross(run, split.id)
+            self._start_split(run, split)
+        self._cross(run, len(self._before_commits))
+        for split in self._early_commits:
+            self._start_split(run, split)
+
+    def report(self, run: RunRecord, start_s: float) -> RunStats:
+        """Return the statistics of a complete run that began at a time, and emit its events."""
+        stats = self._reporter.report(run, self._prepared_plans, start_s, self.now_s())
+        self.last_run = self.plan, stats
+        return stats
+
+    def fail(self, run: RunRecord, error: DeviceError) -> None:
+        """Take the executor out of use after a failure of a run that wrote states."""
+        self._fail(run, error)
+        self._reporter.tell_failed(run, run.device, self.now_s(), error)
 
     def _sequence_number(self, slot: int) -> int:
         """Return the sequence number of the run in a slot."""
@@ -108,13 +137,13 @@ class PlanExecutor(BaseExecutor):
     def _agree(self, run: RunRecord, results: RunResult) -> None:
         """Wait until all hosts have results, before states are written."""
 
-    def _finish(self, run: RunRecord, results: RunResult) -> None:
+    def finish(self, run: RunRecord, results: RunResult) -> None:
         """Wait for the results, and read them."""
         for split_id in self._results_wait:
             self._wait(run, split_id, HOST)
+        results.outputs = tuple([self._output(run, node) for node in self._outputs])
         states = self.plan.graph.backed_up_states
         results.next_states = tuple([self._output(run, node) for node in states])
-        results.outputs = tuple([self._output(run, node) for node in self._outputs])
         if self._log:
             self._log.end(run.slot)
 
@@ -149,7 +178,7 @@ class PlanExecutor(BaseExecutor):
                     done += 1
             except BaseException as error:
                 if isinstance(error, DeviceError):
-                    failure = error if goes_on else _as_failure(error)
+                    failure = error if goes_on else as_failure(error)
                     self._fail(run, failure)
                     causes.append(failure)
                 else:
@@ -180,14 +209,11 @@ class PlanExecutor(BaseExecutor):
         """
         causes = [error]
         if isinstance(error, DeviceError):
-            failure = _as_failure(error)
+            failure = as_failure(error)
             self._fail(run, failure)
             causes = [failure]
         elif not isinstance(error, Exception):
-            steps = [
-                *(partial(self._start_split, run, split) for split in self._early_commits),
-                partial(self._finish, run, results),
-            ]
+            steps = [partial(self.submit_all, run), partial(self.finish, run, results)]
             self._call_all(run, steps, causes, goes_on=False)
         failed = self._commit_failed(run, results, causes[0])
         if any(isinstance(cause, DeviceError) for cause in causes):
@@ -331,7 +357,7 @@ class PlanExecutor(BaseExecutor):
             raise
 
 
-def _as_failure(error: DeviceError) -> DeviceError:
+def as_failure(error: DeviceError) -> DeviceError:
     """Return an error that excludes its device, because its states are torn."""
     if not isinstance(error, OutOfMemory):
         return error
