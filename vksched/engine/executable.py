@@ -24,6 +24,7 @@ from ..ir.build_graph import Outputs
 from ..ir.graph import Graph, Node
 from ..ir.tensor import Tensor, convert
 from ..plan.plan import Plan
+from ..runtime.executors.ahead_runs import may_run_ahead
 from ..runtime.executors.run_record import Observers
 from ..runtime.run_stats import RunStats
 from ..trace import Tape, Trace, find_tape
@@ -122,6 +123,11 @@ class CompiledGraph(ProcessBound):
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """True if `run_ahead` submits runs before the results of earlier ones are read."""
+        return may_run_ahead(self._compiled.plan)
 
     def run_ahead(
         self, inputs: Iterable[Mapping[str, Any]], take: Callable[[Result], bool]

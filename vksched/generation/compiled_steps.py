@@ -90,6 +90,7 @@ class CompilingScheduler(LayerScheduler, Protocol):
         *,
         updates: Updates | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> CompiledGraph: ...
 
     def reserve(
@@ -324,7 +325,7 @@ class CompiledSteps:
             self.model,
             self.cache,
             *(size.tokens, self._parts_of(size), is_cached),
-            scale_rows=self._overflow.level == SCALED_ROWS,
+            scale_rows=self.scales_rows,
             rows=size.rows,
             all_logits=size.all_logits,
             as_decoded=size.as_decoded,
@@ -353,6 +354,24 @@ class CompiledSteps:
         plan = next(iter(self.runs.values())).plan
         placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in names}
         return self.scheduler.compile(outputs, placement, updates=updates)
+
+    def compile_ahead(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
+        """Return the compiled graph of a step whose runs may be submitted ahead."""
+        run = self.scheduler.compile(
+            outputs,
+            self.placement,
+            self._progress,
+            updates=updates,
+            precision=self._precision,
+            ahead=True,
+        )
+        run.disable_overflow_check()
+        return run
+
+    @property
+    def scales_rows(self) -> bool:
+        """True if steps scale rows beyond float16's range."""
+        return self._overflow.level == SCALED_ROWS
 
     @property
     def layers(self) -> dict[str, int]:

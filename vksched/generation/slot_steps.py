@@ -13,13 +13,14 @@ Examples: tests/generation/test_slot_steps.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError, UnsupportedOp
+from .ahead_steps import AheadSteps
 from .batching.chunk_grid import chunk_size
 from .compiled_steps import CompilingScheduler, StepSize
 from .device_precision import FLOAT16_CACHE
@@ -42,7 +43,7 @@ class SlotSteps(SlotGraphs):
     """The `StepRunner` of a model on a scheduler.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision, in_flight: as of `CompiledSteps`.
+    cache_type, precision, in_flight: as of `CompiledSteps`. ahead: as of `AheadSteps`.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class SlotSteps(SlotGraphs):
         cache_type: str | None = None,
         precision: Precision | None = None,
         in_flight: int = 1,
+        ahead: bool | None = None,
     ) -> None:
         about = placement, progress, cache_type, precision
         super().__init__(scheduler, model, length, slots, *about, in_flight=in_flight)
+        self._ahead = AheadSteps(self.steps, ahead)
         self._times = RowTimes()
         self._row_counts: tuple[int, ...] = ()
         """The numbers of rows of decode graphs; none until a step is compiled."""
@@ -204,6 +207,34 @@ class SlotSteps(SlotGraphs):
         self._is_cache_checked = True
         return result
 
+    @property
+    def decodes_ahead(self) -> bool:
+        """See `StepRunner.decodes_ahead`."""
+        return self._ahead.is_ready
+
+    def decode_ahead(
+        self, slot: int, token: int, start: int, count: int, take: Callable[[int], bool]
+    ) -> None:
+        """Append up to `count` tokens to a slot, each the most likely one after the one before; see
+        `StepRunner.decode_ahead`.
+
+        Raises
+        ------
+        ShapeError
+            The slot does not exist, or has no room for `count` tokens.
+        StateLost
+            As in `prefill`.
+        """
+        self._check_append(slot, start, count)
+
+        def decode() -> None:
+            self._decide()
+            self._is_empty = False
+            self._ahead.decode(slot, token, start, count, take)
+            self._is_cache_checked = True
+
+        self._lost_if_fails(decode)
+
     def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
         """Append as many tokens as a verify graph has to a slot that holds `start` tokens; see
         `StepRunner.verify`.
@@ -261,6 +292,7 @@ class SlotSteps(SlotGraphs):
                 self.steps.run(self._size(tokens, all_logits=True))
         self._cache_rows().prepare()
         self._cache_states().prepare()
+        self._ahead.prepare(self.steps.run(self._size(1)))
         if self._slots == 1:
             return
         for rows in self.row_counts:
@@ -297,6 +329,7 @@ class SlotSteps(SlotGraphs):
             self.steps.run(self._size(size))
 
     def _free(self) -> None:
+        self._ahead.forget()
         super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None

@@ -246,6 +246,7 @@ class LanguageModel(ImportedModel):
         round_rows: bool = False,
         as_decoded: bool = False,
         picture: bool = False,
+        ids: Tensor | None = None,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
         tensors to compile with their updates. All steps of a cache share its states.
@@ -281,6 +282,8 @@ class LanguageModel(ImportedModel):
         picture
             The tokens are those of one picture, and see each other. The input is `picture`,
             (rows, tokens, width), as `VisionModel.encode` returns them, instead of `ids`.
+        ids
+            The tokens as a tensor, (rows, tokens) int32, instead of the input `ids`.
 
         Raises
         ------
@@ -304,7 +307,10 @@ class LanguageModel(ImportedModel):
             )
         each, of_row = tokens // parts, () if rows is None else (rows,)
         shape = rows or 1, tokens
-        ids = input("ids", shape, INT32, bounds=(0, self.hyper.vocabulary - 1))
+        if ids is None:
+            ids = input("ids", shape, INT32, bounds=(0, self.hyper.vocabulary - 1))
+        elif ids.shape != shape:
+            raise ShapeError(f"[model] expected ids of shape {shape}, got {ids.shape}")
         if picture:
             ids = input("picture", (*shape, self.hyper.width))
         start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
