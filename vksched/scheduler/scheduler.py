@@ -132,8 +132,7 @@ class Scheduler(ProcessBound):
         self.precision = None if precision is None else check_precision(precision, "Scheduler")
         self.policy, parsed = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
-        self._lock = threading.RLock()
-        self._closed = False
+        self._lock, self._closed = threading.RLock(), False
         self._models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
         self._owner = Owner()
         self._opened = DeviceSet()
@@ -155,10 +154,8 @@ class Scheduler(ProcessBound):
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
             tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
-            self._preparing = PlanBuilder(
-                *(self._opened, settings, self._quarantine, self._states),
-                *(*tools, SlowdownTracker(self.trace), self.trace),
-            )
+            own = self._opened, settings, self._quarantine, self._states
+            self._preparing = PlanBuilder(*own, *tools, SlowdownTracker(self.trace), self.trace)
             configured = _configuring(parsed, self._preparing, self._states, policy)
             self.graphs = GraphRegistry(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
@@ -272,9 +269,10 @@ class Scheduler(ProcessBound):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> Plan:
         """Return the plan that `compile` would execute now; nothing is allocated."""
-        own = CompileOptions(placement, None, updates, observe, precision)
+        own = CompileOptions(placement, None, updates, observe, precision, ahead)
         return self.graphs.reserve(outputs, own)
 
     def function(
