@@ -63,7 +63,11 @@ class AheadSteps:
         rows = None if steps.slots == 1 else 1
         first, bounds = np.zeros((1, 1), np.int32), _bounds(steps.model)
         self._token = state(first, "next_token", bounds=bounds, backup=False)
-        self._run = steps.compile_ahead(*_greedy_step(steps, self._token, rows))
+        found, updates = _greedy_step(steps, self._token, rows)
+        self._run = steps.scheduler.compile(
+            found, steps.placement, updates=updates, precision=steps.precision, ahead=True
+        )
+        self._run.disable_overflow_check()
         if not self._run.may_run_ahead:
             self.forget()
 

@@ -355,18 +355,10 @@ class CompiledSteps:
         placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in names}
         return self.scheduler.compile(outputs, placement, updates=updates)
 
-    def compile_ahead(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
-        """Return the compiled graph of a step whose runs may be submitted ahead."""
-        run = self.scheduler.compile(
-            outputs,
-            self.placement,
-            self._progress,
-            updates=updates,
-            precision=self._precision,
-            ahead=True,
-        )
-        run.disable_overflow_check()
-        return run
+    @property
+    def precision(self) -> Precision:
+        """The precision of all steps, once it is decided."""
+        return self._precision
 
     @property
     def scales_rows(self) -> bool:

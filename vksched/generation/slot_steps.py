@@ -227,13 +227,10 @@ class SlotSteps(SlotGraphs):
         """
         self._check_append(slot, start, count)
 
-        def decode() -> None:
-            self._decide()
-            self._is_empty = False
-            self._ahead.decode(slot, token, start, count, take)
-            self._is_cache_checked = True
-
-        self._lost_if_fails(decode)
+        self._lost_if_fails(self._decide)
+        self._is_empty = False
+        self._lost_if_fails(lambda: self._ahead.decode(slot, token, start, count, take))
+        self._is_cache_checked = True
 
     def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
         """Append as many tokens as a verify graph has to a slot that holds `start` tokens; see

@@ -134,8 +134,7 @@ class Scheduler(ProcessBound):
         self.trace = with_tape(as_trace(trace))
         self._lock, self._closed = threading.RLock(), False
         self._models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
-        self._owner = Owner()
-        self._opened = DeviceSet()
+        self._owner, self._opened = Owner(), DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
         try:
             hosts = None if cluster is None else _join(cluster, self.trace)
