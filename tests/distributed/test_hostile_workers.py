@@ -37,7 +37,7 @@ from vksched.distributed.wire.messages import Message
 from vksched.distributed.wire.stats_codec import RemoteDeviceInfo
 from vksched.distributed.worker.client_states import ClientStates
 from vksched.distributed.worker.worker import PlanRunner
-from vksched.engine import compiled_graph, faults
+from vksched.engine import compiled_graph, executor_generations, faults
 from vksched.engine.plan_builder import PlanBuilder
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
@@ -308,7 +308,8 @@ def test_an_answer_that_nobody_waits_for_takes_no_memory(
 
 def test_a_graph_that_fails_without_end_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by devices that come back after each failure: a run, and the plan of one."""
-    monkeypatch.setattr(compiled_graph, "MAX_FAILURES", 5)
+    for module in (compiled_graph, executor_generations):
+        monkeypatch.setattr(module, "MAX_FAILURES", 5)
     monkeypatch.setattr(faults.Faults, "record", lambda *about, **more: None)
     monkeypatch.setattr(faults.Faults, "may_retry", lambda *about: True)
     failures = list[DeviceError]()

@@ -329,7 +329,7 @@ def test_in_a_worker_the_warning_of_a_fault_is_at_a_line_of_the_package() -> Non
         run = sched.compile(y, placement)
         with pytest.warns(vs.VkschedWarning, match="null:0 failed") as caught:
             run.submit(x=X).result(LIMIT_S)
-    assert caught[0].filename.endswith("compiled_graph.py")
+    assert caught[0].filename.endswith("executor_generations.py")
 
 
 @pytest.mark.parametrize("submitted", [False, True])

@@ -45,16 +45,21 @@ def fail_next(device: vs.FaultInjectionDevice) -> None:
     device.at = device.calls["submit"]
 
 
+def ignore(name: str, value: NDArray) -> None:
+    """An observer, whose run writes states after it has its results."""
+
+
 @contextmanager
 def counting(
-    device: Device, backup: bool, trace: vs.Trace | None = None
+    device: Device, backup: bool, trace: vs.Trace | None = None, late: bool = False
 ) -> Iterator[tuple[vs.Scheduler, vs.CompiledGraph, vs.Tensor]]:
     """A run on a device that returns minus what a state holds, and adds one to it."""
     held = vs.state(ZERO, name="held", backup=backup)
     with warnings.catch_warnings(), vs.Scheduler([device], trace=trace) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
-        place = {"held": device.name}
-        yield sched, sched.compile(vs.neg(held), place, updates={held: held + 1.0}), held
+        place, minus = {"held": device.name}, vs.neg(held)
+        observe = {minus: ignore} if late else None
+        yield sched, sched.compile(minus, place, updates={held: held + 1.0}, observe=observe), held
 
 
 class TightSession(SimulatedPreparedPlan):
@@ -98,7 +103,7 @@ def test_memory_that_lacks_for_the_repair_too_leaves_no_old_value() -> None:
             raise vs.OutOfMemory("[upload] no memory for staging")
 
     states.before = before
-    with counting(device, backup=True) as (sched, run, held):
+    with counting(device, backup=True, late=True) as (sched, run, held):
         run()
         device.full = True
         assert np.array_equal(run(), ZERO - 1)
@@ -311,7 +316,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
     """Between what the run reads of the state and what it writes, another graph's run fails."""
     device, original = fragile(kind="sequence", times=1), evaluate.run_split
     settle, seen = StateTable.finish_run, []
-    with counting(device, backup) as (sched, run, held):
+    with counting(device, backup, late=True) as (sched, run, held):
         place = {"held": "null:0", "m": "null:0"}
         two = sched.compile(vs.mul(held, 2.0, name="m"), place, updates={held: held + 1.0})
         other = sched.compile(vs.mul(vs.input("x", X.shape), 2.0, name="m"), {"m": "null:0"})

@@ -229,9 +229,9 @@ MISTAKES = {
     ),
     "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
     "results are fetched before the last wait": (
-        "yield from self._wait(self._program.final_waits)\n        if run == every:\n"
+        "yield from self._wait(self._program.final_waits)\n        if run == every or is_early:\n"
         "            self._fetch(run)\n",
-        "if run == every:\n            self._fetch(run)\n"
+        "if run == every or is_early:\n            self._fetch(run)\n"
         "        yield from self._wait(self._program.final_waits)\n",
     ),
     "a node costs on each device what it costs on the first": (

@@ -67,7 +67,9 @@ class SimulatedSteps:
         verify_sizes: tuple[int, ...] = (),
         verify_s: float = 0.02,
         is_recurrent: bool = False,
+        decodes_ahead: bool = False,
     ) -> None:
+        self.decodes_ahead = decodes_ahead
         self.is_recurrent = is_recurrent
         self._states = [0] * slots
         self.verify_sizes, self.verify_s = verify_sizes, verify_s
@@ -177,6 +179,20 @@ class SimulatedSteps:
             for s, at in zip(slots, starts, strict=True)
         ]
         return np.stack(rows)
+
+    def decode_ahead(
+        self, slot: int, token: int, start: int, count: int, take: Callable[[int], bool]
+    ) -> None:
+        self._check(slot, [token] * count, start)
+        self._begin("decode_ahead", slot, start, count, writes=[slot])
+        for at in range(start, start + count):
+            self.clock.now_s += 0.02
+            self._append(slot, token, at, -1)
+            token = int(np.argmax(logits_of(self.rows[slot][: at + 1], self.vocabulary)))
+            if not take(token):
+                if at + 1 < start + count:  # a step that was submitted ahead
+                    self.rows[slot][at + 1] = mix(token, at + 1, self.rows[slot][at], -1)
+                break
 
     def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         self._check(slot, ids, start)

@@ -22,7 +22,7 @@ Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 """A mapping of tensors or name patterns to device names."""
 Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 """A mapping of tensors or name patterns to functions that are called with name and value."""
-GRAPH_OPTIONS = ("updates", "observe", "precision")
+GRAPH_OPTIONS = ("updates", "observe", "precision", "ahead")
 """The options of `compile` that are fields of `CompileOptions`."""
 OPTIONS = {
     "tensors": GRAPH_OPTIONS,
@@ -41,6 +41,7 @@ class CompileOptions:
     updates: Updates | None = None
     observe: Observe | None = None
     precision: Precision | None = None
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.placement, Tensor) or isinstance(self.progress, Tensor):

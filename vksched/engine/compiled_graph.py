@@ -22,40 +22,32 @@ Examples: tests/engine/test_faults.py, tests/scheduler/test_closing.py.
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, PlanError, VkschedError
 from ..common.fork_guard import Owner
-from ..common.user_warning import warn
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..plan.types.plan_types import PlanValue
-from ..runtime.device import Closeable
-from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
+from ..runtime.executors.ahead_runs import may_run_ahead, run_ahead
+from ..runtime.executors.base_executor import (
+    CommitFailed,
+    ExecutorClosed,
+    StatesTorn,
+    close_all,
+)
+from ..runtime.executors.plan_executor import PlanExecutor
 from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.run_stats import RunStats
-from ..runtime.simulated.simulated_device import stream_on
-from .faults import Faults, Quarantine
+from .executor_generations import MAX_FAILURES, ExecutorGenerations, works
 from .plan_builder import PlanBuilder
-from .replan import ReplanReason, ReplanTracker
-from .report.run_history import GraphHistory, PlanOptions
 from .request import Request
-from .run_pool import RunPool
 
 R = TypeVar("R")
 NO_LOCK = nullcontext()
-MAX_FAILURES = 64
-"""The maximum number of failures of one run, and of the preparation of one plan; each is followed
-by another plan. A device is excluded after at most three failures, so more come from devices that
-repeatedly return, or from hosts with wrong reports.
-"""
 Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
 """The outputs of a run, its plan and its stats if known."""
 
@@ -73,7 +65,7 @@ _CLOSED = (
 )
 
 
-class GraphExecutionState:
+class GraphExecutionState(ExecutorGenerations):
     """A compiled graph on the devices of one scheduler.
 
     preparing: builds plans and executors. Its watchdog records each run; if devices are too slow,
@@ -83,39 +75,17 @@ class GraphExecutionState:
     def __init__(
         self, preparing: PlanBuilder, request: Request, progress: Progress | None = None
     ) -> None:
-        self._preparing = preparing
-        self._request = request
-        self._quarantine = preparing.quarantine
-        self._states = preparing.states
+        super().__init__(preparing, request)
         self._owner = Owner()
-        self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # plans with a finished run
-        # This lock guards the following fields; it is held while an executor is prepared.
-        self._changing = threading.RLock()
-        self._executor: BaseExecutor | None = None
-        self._stale = (
-            ""  # the reason for a new generation at the next run: "slow", "restore_device"
-        )
-        self._drift = ReplanTracker(preparing.paces.of)
-        self._measured = False
-        """True once kernels were tuned; retried runs do not tune, because they are late already."""
-        self.plan_numbers: list[int] = []  # of all plans until now, for events
-        self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
-        self._unanswered: list[Closeable] = []
         # This condition guards the following fields; it wakes threads that wait for the end.
         self._state = threading.Condition()
-        self._pool = RunPool(stream_on(preparing.opened.devices))
         self._callers: set[int] = set()  # threads in `run`; each removes only itself
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = self._closed = False
         self._closer = False  # True while a thread closes it
         self._inside: set[int] = set()  # pool threads that execute a run
-        self._placed: list[Plan] = []  # plans that hold references to their states
         self.graph = request.graph  # callers use its ids; a plan may use another version
-        self.history = _history(request, preparing)
-        """The stats of the last finished runs."""
-        self.plan: Plan
-        """The current plan."""
         self._ready(progress)
 
     def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
@@ -129,6 +99,25 @@ class GraphExecutionState:
             )  # without the lock: close() sets its flag before it reads this set
             self._require_open()
             return self._run_until_done(feeds, observers)
+        finally:
+            self._callers.discard(me)
+            if self._closing:
+                with self._state:
+                    self._state.notify_all()
+
+    def run_ahead(
+        self,
+        feeds: Iterable[Mapping[int, NDArray]],
+        take: Callable[[tuple[NDArray, ...]], bool],
+    ) -> None:
+        """Run once for each of some inputs; see `CompiledGraph.run_ahead`."""
+        self._owner.require("the compiled graph")
+        self.require_outside("run")
+        me = threading.get_ident()
+        try:  # an interrupt may come between any two calls
+            self._callers.add(me)
+            self._require_open()
+            self._run_ahead(feeds, take)
         finally:
             self._callers.discard(me)
             if self._closing:
@@ -243,7 +232,7 @@ class GraphExecutionState:
         failures = 0
         while True:
             executor = self._executor
-            if self._stale or self._drift.left or not _works(executor, self._quarantine):
+            if self._stale or self._drift.left or not works(executor, self._quarantine):
                 executor = self._ready()
             late: BaseException | None = None
             try:
@@ -257,16 +246,22 @@ class GraphExecutionState:
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
+                    except StatesTorn as failure:
+                        self._states.mark_torn(executor.plan, executor.devices, str(failure))
+                        raise
                     settled = executor.plan, executor.devices, results.next_states, failed
                     broken = self._states.finish_run(*settled) if graph.states else []
             except ExecutorClosed:
                 continue
-            except DeviceError as error:
+            except (DeviceError, StatesTorn) as failure:
+                error = failure.cause if isinstance(failure, StatesTorn) else failure
                 with self._changing:
                     self._faults.record(executor.take_faults(), executor.devices)
                 failures += 1
-                if failures > MAX_FAILURES or not self._faults.may_retry(error):
-                    raise
+                if not isinstance(error, DeviceError) or not self._faults.may_retry(error):
+                    raise error from error.__cause__
+                if failures > MAX_FAILURES:
+                    raise error from error.__cause__
                 continue
             if broken:
                 with self._changing:
@@ -285,119 +280,45 @@ class GraphExecutionState:
                     self._ready()
             return results.outputs, results.plan_and_stats
 
-    def reconsider(self) -> None:
-        """Plan again at the next run, because a device has returned."""
-        with self._changing:
-            self._stale = "restore_device"
-
-    def _release(self) -> None:
-        """Release the states of plans that are no longer executed."""
-        while self._placed:
-            self._states.release(self._placed.pop())
-
-    def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
-        """Record the timings of a run. plan: the executed plan."""
-        own = plan if executor.plan.replicas else executor.plan
-        first = own not in self._watched
-        self._watched.add(own)
-        too_slow = self._preparing.see(plan, stats, first, executor.number)
-        with self._changing:
-            if executor is self._executor and self._quarantine.on_device_failure == "retry":
-                self._stale = self._stale or ("slow" if too_slow else "")
-                self._drift.see(self._preparing.trace.clock.now(), stats)
-
-    def _ready(self, progress: Progress | None = None) -> BaseExecutor:
-        """Return the current executor; build a new one, after all runs in flight, if one of its
-        devices is excluded.
-        """
-        warnings: list[str] = []
-        failed: VkschedError | None = None
+    def _run_ahead(
+        self,
+        feeds: Iterable[Mapping[int, NDArray]],
+        take: Callable[[tuple[NDArray, ...]], bool],
+    ) -> None:
+        executor = self._executor
+        if self._stale or self._drift.left or not works(executor, self._quarantine):
+            executor = self._ready()
+        plan, devices = executor.plan, executor.devices
+        if not isinstance(executor, PlanExecutor) or not may_run_ahead(plan):
+            for each in feeds:
+                if not take(self._run_until_done(each, None)[0]):
+                    return
+            return
+        values = (self._request.values_by_id(plan.graph, each, {})[0] for each in feeds)
+        stats: list[RunStats] = []
         try:
-            with self._changing:
-                last = self._executor
-                again: ReplanReason | None = None
-                if last is not None:
-                    if not (last.is_shut_down or self._stale):
-                        again = self._preparing.look(self._request, self._drift, self._faults)
-                        if again is None and _works(last, self._quarantine):
-                            return last
-                    self._unanswered += last.shutdown()
-                    self._faults.record(last.take_faults(), last.devices)
-                    self._executor = None
+            with self._states.running(plan.graph):
+                if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
+                    return  # while this run waited for the states
+                self._states.finish_run(plan, devices, ())  # there are no backups
                 try:
-                    cause, self._stale = _cause(last, again, self._stale), ""
-                    self._executor = executor = self._prepare(progress, (again, cause))
-                    executor.open()
-                    self.plan_numbers += executor.numbers
-                    self._release()  # last, so that no state is dropped in between
-                    self._placed.append(executor.plan)
-                    self.plan = executor.plan
-                    self.history.begin(executor.plan)
-                except VkschedError as error:
-                    failed = error
-                    last_fault = self._faults.last
-                    if last_fault is not None and error.__cause__ is None:
-                        error.__cause__ = last_fault
+                    stats = run_ahead(executor, values, take)
+                except StatesTorn as failure:
+                    self._states.mark_torn(plan, devices, str(failure))
                     raise
-                finally:
-                    now = self._executor
-                    names = None if now is None else now.device_names
-                    warnings = self._faults.report(names, failed)
-        finally:
-            failed = None  # avoid a reference cycle with this frame
-            for text in warnings:
-                warn(text)
-        return executor
-
-    def _prepare(
-        self, progress: Progress | None, why: tuple[ReplanReason | None, str]
-    ) -> BaseExecutor:
-        preparing, request = self._preparing, self._request
-        failures = 0
-        while True:
-            self._quarantine.require_empty()
-            left_out, small = self._faults.left_out, bool(self._faults.short)
-            devices = tuple(preparing.opened.devices)
-            try:
-                with preparing.lock:
-                    preparing.require_reach(request.graph, left_out)
-                    if not self._measured:
-                        preparing.measure(request, left_out, small)
-                        self._measured = True
-                    about = progress, self._drift, *why, self._pool.stream
-                    return preparing.executor(request, left_out, small, *about)
-            except DeviceError as error:
-                self._faults.record([error], devices)
-                failures += 1
-                if failures > MAX_FAILURES or not self._faults.may_retry(error):
-                    self._faults.forget_memory()  # the next run retries
-                    raise
-
-
-def _history(request: Request, preparing: PlanBuilder) -> GraphHistory:
-    copies, with_cpu = preparing.copies, preparing.opened.with_cpu
-    asked = PlanOptions(request.overrides, with_cpu, copies, request.all_reduce_nodes)
-    return GraphHistory(partial(_asked, request, asked))
-
-
-def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[BaseExecutor]:
-    """Return True if there is an open executor whose devices all work."""
-    if executor is None or executor.is_shut_down:
-        return False
-    reasons = quarantine.reasons
-    return not reasons or reasons.keys().isdisjoint(executor.device_names)
-
-
-def _cause(last: BaseExecutor | None, again: ReplanReason | None, stale: str) -> str:
-    """Return the reason for a new plan, for events."""
-    if last is None:
-        return "compile"
-    return "replan" if again is not None else stale or "fault"
-
-
-def _asked(request: Request, asked: PlanOptions, plan: PlanValue) -> PlanOptions:
-    """Return the options that a plan of a request was built with."""
-    return replace(asked, overrides=request.version(plan.graph).overrides)
+                self._states.finish_run(plan, devices, ())
+        except ExecutorClosed:
+            return
+        except StatesTorn as failure:
+            with self._changing:
+                self._faults.record(executor.take_faults(), executor.devices)
+            cause = failure.cause
+            if not isinstance(cause, DeviceError) or not self._faults.may_retry(cause):
+                raise cause from failure
+            return
+        for of_run in stats:
+            self.history.add(plan, of_run)
+        self._watch(executor, plan, stats[-1])
 
 
 class Load(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from ..ir.build_graph import Outputs
 from ..ir.graph import Graph, Node
 from ..ir.tensor import Tensor, convert
 from ..plan.plan import Plan
+from ..runtime.executors.ahead_runs import may_run_ahead
 from ..runtime.executors.run_record import Observers
 from ..runtime.run_stats import RunStats
 from ..trace import Tape, Trace, find_tape
@@ -122,6 +123,33 @@ class CompiledGraph(ProcessBound):
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """True if `run_ahead` submits runs before the results of earlier ones are read."""
+        return may_run_ahead(self._compiled.plan)
+
+    def run_ahead(
+        self, inputs: Iterable[Mapping[str, Any]], take: Callable[[Result], bool]
+    ) -> None:
+        """Run once for each of some inputs. On one GPU, a run is submitted before the results of
+        the one before are read, so that the device does not wait for the host.
+
+        Values that a run needs from the one before must be states. The graph must be compiled with
+        `ahead=True`, all of its indices need bounds, and no state may have a backup; otherwise the
+        runs are one after the other. All of them together hold the states. After a device failure
+        the call returns early, and the next use of the states raises StateLost.
+
+        Parameters
+        ----------
+        inputs
+            The arrays of each run by name. An array must not change before its run has ended.
+        take
+            Gets the outputs of each run. If it returns False, the runs end; one that was submitted
+            ahead is complete then, and its outputs are dropped.
+        """
+        feeds = (self._feeds((), each, copy=False) for each in inputs)
+        self._compiled.run_ahead(feeds, lambda outputs: take(self._pack(outputs)))
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Start a run and return its future at once. Inputs are copied, so the caller may change

@@ -274,6 +274,7 @@ class GraphRegistry:
             self._overrides(options.placements, ids),
             find_observers(graph, ids, options.observe or {}),
             pipeline_order=find_pipeline_order(graph, ids),
+            is_ahead=options.ahead,
         )
         if self.configuring is None:
             return request

@@ -26,7 +26,7 @@ from ..plan.explain.cpu_fallback import find_fallbacks, join_reasons
 from ..plan.plan import Plan
 from ..plan.serialize.plan_codec import PlanRecord
 from ..plan.serialize.plan_request import PlanRequest
-from ..planner.memory.fit import LEAST
+from ..planner.memory.fit import AHEAD, LEAST
 from ..planner.plan_cache import CachedPlan, serialize_cached_plan
 from ..planner.planner import STATIC, answer
 from ..runtime.device import Device
@@ -248,7 +248,7 @@ class PlanBuilder:
             self._settings.policy,
             self._settings.objective.name,
             request.overrides,
-            self._copies(small),
+            AHEAD if request.is_ahead and not small else self._copies(small),
             {
                 index: frozenset(n for n, key in keys.items() if device.holds(key))
                 for index, device in enumerate(self.opened.devices)

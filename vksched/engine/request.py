@@ -61,6 +61,7 @@ class Request:
     callers' ids of inputs and observed values to the ids of this graph. pipeline_order: node names
     to their positions in a pipeline's order. notes: notes of the config. all_reduce_nodes: names of
     nodes that are terms or results of an all-reduce. cached_plan: a plan from the disk cache.
+    is_ahead: runs may be submitted ahead; see `CompiledGraph.run_ahead`.
     """
 
     graph: Graph
@@ -73,12 +74,14 @@ class Request:
     notes: tuple[str, ...] = ()
     all_reduce_nodes: frozenset[str] = frozenset()
     cached_plan: CachedPlan | None = None
+    is_ahead: bool = False
     _versions: dict[DeviceProfile, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
         """Return the key by which requests share one compiled graph."""
         pipeline_order = tuple(self.pipeline_order.items())
-        return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
+        observed = frozenset(self.observers)
+        return (self.graph.key, self.overrides, observed, pipeline_order, self.is_ahead)
 
     def optimized(
         self,
@@ -167,7 +170,12 @@ class Request:
             observers[id_map[n]] = (*observers.get(id_map[n], ()), *functions)
         observed = dict(sorted(observers.items()))
         built = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
-        return replace(built, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
+        return replace(
+            built,
+            notes=self.notes,
+            all_reduce_nodes=self.all_reduce_nodes,
+            is_ahead=self.is_ahead,
+        )
 
     def require_ends(self, graph: Graph) -> None:
         """Raise GraphError unless a graph from a file has the inputs and outputs of this request,

@@ -172,12 +172,12 @@ class StateTable:
     ) -> list[DeviceError]:
         """Record the states that a run has written.
 
-        backups: copies of next values, as in `Graph.backed_up_states`. failed: devices, with the
-        reason, on which the update may be incomplete. The backup is written there again, in case
-        the device works; a state without one is lost.
+        backups: copies of next values, as in `Graph.backed_up_states`, or none if they could not be
+        read. failed: devices, with the reason, on which the update may be incomplete. The backup is
+        written there again, in case the device works; a state without one is lost.
         """
         graph = plan.graph
-        copies = dict(zip(graph.backed_up_states, backups, strict=True))
+        copies = dict(zip(graph.backed_up_states, backups, strict=bool(backups)))
         broken: list[DeviceError] = []
         with self._lock:
             for held, value, home in plan.written:
@@ -203,6 +203,17 @@ class StateTable:
                     except DeviceError as error:
                         broken.append(_out_of_use(now, error))
         return broken
+
+    def mark_torn(self, plan: Plan, devices: Sequence[Device], reason: str) -> None:
+        """Restore the states that a run writes to their values before it, because their device
+        failed, which is out of use next; a state without a backup is lost.
+        """
+        with self._lock:
+            for held, _, home in plan.written:
+                state = _key(plan.graph, held)
+                if state not in self._copies:
+                    self._lost[state] = f"it was being written when this happened: {reason}"
+                devices[home].states.remove(state)
 
     def mark_lost(self, name: str) -> None:
         """Mark the states of a failed device as lost, except for their backups."""

@@ -92,6 +92,7 @@ class CompilingScheduler(LayerScheduler, Protocol):
         *,
         updates: Updates | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> CompiledGraph: ...
 
     def reserve(
@@ -331,7 +332,7 @@ class CompiledSteps:
             self.model,
             self.cache,
             *(size.tokens, self._parts_of(size), is_cached),
-            scale_rows=self._overflow.level == SCALED_ROWS,
+            scale_rows=self.scales_rows,
             rows=size.rows,
             all_logits=size.all_logits,
             one_text=size.one_text,
@@ -374,6 +375,16 @@ class CompiledSteps:
         plan = next(iter(self.runs.values())).plan
         placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in names}
         return self.scheduler.compile(outputs, placement, updates=updates)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of all steps, once it is decided."""
+        return self._precision
+
+    @property
+    def scales_rows(self) -> bool:
+        """True if steps scale rows beyond float16's range."""
+        return self._overflow.level == SCALED_ROWS
 
     @property
     def layers(self) -> dict[str, int]:

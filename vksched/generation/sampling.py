@@ -88,6 +88,16 @@ class Sampling:
         object.__setattr__(self, "logit_bias", bias)
         object.__setattr__(self, "_bias", bias)
 
+    @property
+    def is_greedy(self) -> bool:
+        """True if `choose` returns the most likely token, whatever the text is."""
+        return self.temperature == 0 and not (
+            self.logit_bias
+            or (self.repeat_penalty != 1 and self.repeat_last_n)
+            or self.presence_penalty
+            or self.frequency_penalty
+        )
+
     def choose(
         self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = (), *, prompt_tokens: int = 0
     ) -> int:

@@ -14,13 +14,14 @@ Examples: tests/generation/test_slot_steps.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError
+from .ahead_steps import AheadSteps
 from .compiled_steps import CompilingScheduler, StepSize
 from .equal_rows import cached_attention_variants
 from .prompt_steps import PromptSteps
@@ -42,7 +43,8 @@ class SlotSteps(PromptSteps):
     """The `StepRunner` of a model on a scheduler.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision, in_flight, reads_pictures: as of `CompiledSteps`.
+    cache_type, precision, in_flight, reads_pictures: as of `CompiledSteps`. ahead: as of
+    `AheadSteps`.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class SlotSteps(PromptSteps):
         precision: Precision | None = None,
         in_flight: int = 1,
         reads_pictures: bool = False,
+        ahead: bool | None = None,
     ) -> None:
         super().__init__(
             *(scheduler, model, length, slots, placement, progress, cache_type, precision),
             in_flight=in_flight,
             reads_pictures=reads_pictures,
         )
+        self._ahead = AheadSteps(self.steps, ahead)
         self._times = RowTimes()
         self._row_counts: tuple[int, ...] = ()
         """The numbers of rows of decode graphs; none until a step is compiled."""
@@ -178,6 +182,31 @@ class SlotSteps(PromptSteps):
         self._is_cache_checked = True
         return result
 
+    @property
+    def decodes_ahead(self) -> bool:
+        """See `StepRunner.decodes_ahead`."""
+        return self._ahead.is_ready
+
+    def decode_ahead(
+        self, slot: int, token: int, start: int, count: int, take: Callable[[int], bool]
+    ) -> None:
+        """Append up to `count` tokens to a slot, each the most likely one after the one before; see
+        `StepRunner.decode_ahead`.
+
+        Raises
+        ------
+        ShapeError
+            The slot does not exist, or has no room for `count` tokens.
+        StateLost
+            As in `prefill`.
+        """
+        self._check_append(slot, start, count)
+
+        self._lost_if_fails(self._decide)
+        self._is_empty = False
+        self._lost_if_fails(lambda: self._ahead.decode(slot, token, start, count, take))
+        self._is_cache_checked = True
+
     def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         """Append as many tokens as a verify graph has to a slot that holds `start` tokens; see
         `StepRunner.verify`.
@@ -224,6 +253,7 @@ class SlotSteps(PromptSteps):
         self._prepare_picture()
         self._cache_rows().prepare()
         self._cache_states().prepare()
+        self._ahead.prepare(self.steps.run(self._size(1)))
         if self._slots == 1:
             return
         for rows in self.row_counts:
@@ -242,6 +272,7 @@ class SlotSteps(PromptSteps):
             self.steps.run(self._verify_size(tokens))
 
     def _free(self) -> None:
+        self._ahead.forget()
         super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None

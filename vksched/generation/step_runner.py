@@ -8,7 +8,7 @@ StepRunner: compiled graphs of 1, 2, 4 and 8 rows over one cache
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -95,6 +95,32 @@ class StepRunner(Protocol):
         """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
 
         shifts: the differences of the tokens' positions and indices, if pictures are before them.
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
+        """
+
+    @property
+    def decodes_ahead(self) -> bool:
+        """True if `decode_ahead` exists: `prepare` compiles its steps where the device has work
+        while the host chooses a token.
+        """
+
+    def decode_ahead(
+        self, slot: int, token: int, start: int, count: int, take: Callable[[int], bool]
+    ) -> None:
+        """Append a token to a slot that holds `start` tokens, and then up to `count` - 1 of those
+        that follow, each the most likely one after the one before.
+
+        It ends early if logits are not finite, or a device was lost; the next step then says it.
+
+        Parameters
+        ----------
+        take
+            Gets the token after each appended one, as `decode` with temperature 0 has it. If it
+            returns False, no further token is appended. It must not call the runner.
 
         Raises
         ------

@@ -33,7 +33,7 @@ from ..schedule.model.objectives import LATENCY
 from ..topology.topology import Topology
 from .build_options import make_options
 from .memory.draft import finish
-from .memory.fit import AUTO, LEAST, most_copies
+from .memory.fit import AHEAD, AUTO, LEAST, most_copies
 from .search.evaluate import fitted
 from .search.select import ChosenPlan, choose, compare
 
@@ -196,9 +196,9 @@ def compare_objectives(
 
 
 def _check_copies(copies: int | str) -> None:
-    """Raise PlanError unless `copies` is "auto", "least" or a positive int."""
+    """Raise PlanError unless `copies` is "auto", "least", "ahead" or a positive int."""
     count = isinstance(copies, int) and not isinstance(copies, bool) and copies >= 1
-    if copies not in (AUTO, LEAST) and not count:
+    if copies not in (AUTO, LEAST, AHEAD) and not count:
         raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
 
 

@@ -132,11 +132,9 @@ class Scheduler(ProcessBound):
         self.precision = None if precision is None else check_precision(precision, "Scheduler")
         self.policy, parsed = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
-        self._lock = threading.RLock()
-        self._closed = False
+        self._lock, self._closed = threading.RLock(), False
         self._models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
-        self._owner = Owner()
-        self._opened = DeviceSet()
+        self._owner, self._opened = Owner(), DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
         try:
             hosts = None if cluster is None else _join(cluster, self.trace)
@@ -155,10 +153,8 @@ class Scheduler(ProcessBound):
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
             tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
-            self._preparing = PlanBuilder(
-                *(self._opened, settings, self._quarantine, self._states),
-                *(*tools, SlowdownTracker(self.trace), self.trace),
-            )
+            own = self._opened, settings, self._quarantine, self._states
+            self._preparing = PlanBuilder(*own, *tools, SlowdownTracker(self.trace), self.trace)
             configured = _configuring(parsed, self._preparing, self._states, policy)
             self.graphs = GraphRegistry(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
@@ -193,6 +189,7 @@ class Scheduler(ProcessBound):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> CompiledGraph: ...
 
     @overload
@@ -248,6 +245,8 @@ class Scheduler(ProcessBound):
             run with RunCancelled.
         precision
             A precision mode, or tensors or name patterns to modes.
+        ahead
+            True prepares for `CompiledGraph.run_ahead`, which takes memory for two runs.
         """
         self._owner.require("the scheduler")
         own, of_model = split_options(outputs, placement, progress, options)
@@ -269,9 +268,10 @@ class Scheduler(ProcessBound):
         updates: Updates | None = None,
         observe: Observe | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> Plan:
         """Return the plan that `compile` would execute now; nothing is allocated."""
-        own = CompileOptions(placement, None, updates, observe, precision)
+        own = CompileOptions(placement, None, updates, observe, precision, ahead)
         return self.graphs.reserve(outputs, own)
 
     def function(

@@ -49,8 +49,9 @@ def requests(draw: Callable[..., object]) -> CompletionRequest:
     )
 
 
-def steps(slots: int = 1) -> SimulatedSteps:
-    return SimulatedSteps(slots, LENGTH, chunk_sizes=SIZES, row_counts=(1, 2))
+def steps(slots: int = 1, decodes_ahead: bool = False) -> SimulatedSteps:
+    sizes = {"chunk_sizes": SIZES, "row_counts": (1, 2)}
+    return SimulatedSteps(slots, LENGTH, **sizes, decodes_ahead=decodes_ahead)  # type: ignore[arg-type]
 
 
 @cache
@@ -87,7 +88,7 @@ class Interleavings(RuleBasedStateMachine):
     )
     def begin(self, slots: int, cache_ram: int, max_pause_s: float) -> None:
         options = {"cache_ram": cache_ram, "max_pause_s": max_pause_s, "max_queue": 99}
-        self.engine = InlineEngine(steps(slots), ends=ENDS, **options)
+        self.engine = InlineEngine(steps(slots, decodes_ahead=True), ends=ENDS, **options)
         self.core = self.engine.core
         self.running: list[Running] = []
         self.fails = False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from threading import Event
 
 from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
+from ..completion import TokenOutput
 from ..speculation.speculator import Draft, Speculator
 from ..step_runner import Logits, StepRunner
 from .batch_scheduler import BatchScheduler, Running
@@ -26,6 +27,9 @@ from .next_token import (
 )
 from .request_state import RequestState
 from .slot import Slot
+
+MAX_AHEAD = 32
+"""The maximum number of tokens that one turn decodes ahead; new requests end it before."""
 
 
 class BatchSteps:
@@ -153,6 +157,8 @@ class BatchSteps:
                 others.append((slot, state))
             else:
                 self._verify(slot, state, draft)
+        if len(others) == 1 and self._decode_ahead(*others[0]):
+            others.clear()
         most = self._runner.row_counts[-1]
         for at in range(0, len(others), most):
             self._decode_group(others[at : at + most])
@@ -203,6 +209,44 @@ class BatchSteps:
             slot.prefix.tokens.append(token)
             self._continue(slot, state, row)
 
+    def _decode_ahead(self, slot: Slot, state: RequestState) -> bool:
+        """Append tokens to the only request, each submitted before the host has read the one
+        before; return False if none was.
+        """
+        request, taken, last_s = state.request, 0, self._clock()
+        is_alone = len(self._scheduler.running) == 1 and not self._scheduler.queue
+        is_plain = state.constraint is None and request.logprobs is None
+        if not (is_alone and is_plain and request.sampling.is_greedy):
+            return False
+        start = len(slot.prefix.tokens)
+        count = min(state.rest_tokens, self._runner.length - start, MAX_AHEAD)
+        if count < 2 or not self._runner.decodes_ahead:
+            return False
+
+        def take(token: int) -> bool:
+            nonlocal taken, last_s
+            now_s = self._clock()
+            self._scheduler.costs.observe("decode", 1, now_s - last_s)
+            self._metrics.decoded(1, now_s - last_s)
+            taken, last_s = taken + 1, now_s
+            slot.prefix.tokens.append(state.text[-1])
+            if token in state.ends:
+                self.finish(slot, state, "stop")
+            else:
+                self._append(slot, state, TokenOutput(token))
+            is_over = slot.state is not state or bool(state.close_reason)
+            return not (is_over or self._scheduler.queue or self._wake.is_set())
+
+        try:
+            self._runner.decode_ahead(slot.index, state.text[-1], start, count, take)
+        except StateLost:
+            raise
+        except Exception as error:
+            if slot.state is state:
+                self.finish(slot, state, "closed", failure_of(error))
+            return True
+        return taken > 0
+
     def _sample_masked(self, slot: Slot, state: RequestState, logits: Logits) -> None:
         """Sample the next token if its mask has arrived since its logits."""
         if state.mask is None or state.mask.done():
@@ -229,6 +273,11 @@ class BatchSteps:
         except Exception as error:
             self.finish(slot, state, "closed", error)
             return
+        self._append(slot, state, output)
+
+    def _append(self, slot: Slot, state: RequestState, output: TokenOutput) -> None:
+        """Append a token to the text of a request."""
+        token = output.token
         self.losses_in_row = 0
         state.text.append(token)
         self._metrics.generated(state, self._clock())

@@ -99,13 +99,14 @@ class DeviceSubset:
         *,
         updates: Updates | None = None,
         precision: Precision | None = None,
+        ahead: bool = False,
     ) -> CompiledGraph:
         """Compile a graph for the subset; see `Scheduler.compile`."""
         if isinstance(outputs, DeferredGraph):
             outputs = replace(outputs, key=None)  # cached graphs have no placement
         pinned = self._pinned(placement)
         return self._scheduler.compile(
-            outputs, pinned, progress, updates=updates, precision=precision
+            outputs, pinned, progress, updates=updates, precision=precision, ahead=ahead
         )
 
     def reserve(

@@ -260,6 +260,7 @@ class LanguageModel(ImportedModel):
         one_text: bool = False,
         picture: bool = False,
         shifted: bool = False,
+        ids: Tensor | None = None,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
         tensors to compile with their updates. All steps of a cache share its states.
@@ -299,6 +300,8 @@ class LanguageModel(ImportedModel):
             Positions differ from indices, as after pictures of a model with M-RoPE. The input is
             `shift`, () or (rows,) int32, the difference; with a picture it is `positions`,
             (rows, 3, tokens) int32, those in time, rows and columns.
+        ids
+            The tokens as a tensor, (rows, tokens) int32, instead of the input `ids`.
 
         Raises
         ------
@@ -309,5 +312,5 @@ class LanguageModel(ImportedModel):
             Layers have a recurrent state with `one_text`, or the architecture takes no pictures.
         """
         moved = shifted and self.has_mrope
-        how = rows, all_logits, scale_rows, round_rows, one_text, picture, moved
+        how = rows, all_logits, scale_rows, round_rows, one_text, picture, moved, ids
         return build_step(self._network, cache, tokens, parts, StepOptions(*how))

@@ -35,6 +35,7 @@ class StepOptions:
     one_text: bool = False
     picture: bool = False
     shifted: bool = False
+    ids: Tensor | None = None
 
 
 def build_step(
@@ -63,7 +64,11 @@ def build_step(
         _check_one_text(hyper.architecture, is_recurrent, tokens, how.rows)
     each, of_row = tokens // parts, () if how.rows is None else (how.rows,)
     shape = how.rows or 1, tokens
-    ids, rotary = input("ids", shape, INT32), None
+    ids, rotary = how.ids, None
+    if ids is None:
+        ids = input("ids", shape, INT32, bounds=(0, hyper.vocabulary - 1))
+    elif ids.shape != shape:
+        raise ShapeError(f"[model] expected ids of shape {shape}, got {ids.shape}")
     if how.picture:
         ids = input("picture", (*shape, hyper.width * (1 + hyper.deepstack)))
     if how.shifted:

@@ -153,12 +153,14 @@ class HostLoop:
 
     def _walk(self) -> Iterator[object]:
         """Run the loop of the host, with a stop before each submission."""
-        every = len(self._program.steps)
+        steps = self._program.steps
+        every = len(steps)
         run = every - self._program.commits
+        is_early = 0 < run < every and not steps[run].waits
         for number in range(every):
-            yield from self._carry(number, number == run)
+            yield from self._carry(number, number == run and not is_early)
         yield from self._wait(self._program.final_waits)
-        if run == every:
+        if run == every or is_early:
             self._fetch(run)
 
     def _carry(self, number: int, fetches: bool = False) -> Iterator[object]:

@@ -235,6 +235,14 @@ class PlanValue:
         return tuple(s for s in self.splits if commits(self.graph, s.nodes, s.in_place))
 
     @cached_property
+    def commits_early(self) -> bool:
+        """True if states are written before the host has seen that the splits before are complete;
+        see `early_commits.py`.
+        """
+        before = self.splits[: len(self.splits) - len(self.commits)]
+        return bool(before and self.commits) and not self.commits[0].waits
+
+    @cached_property
     def in_place(self) -> Mapping[int, int]:
         """For each value that overwrites a state with its next value, the state."""
         return {value: state for split in self.splits for value, state in split.in_place}

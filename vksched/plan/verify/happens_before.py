@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.errors import PlanError
+from ..types.early_commits import is_early_allowed
 from ..types.plan_types import COMPUTE, PlanValue
 from .interleavings import events_of
 from .memory_events import (
@@ -416,10 +417,11 @@ def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:
     """Return, for each split, the splits that must be complete before it starts, whatever memory
     they use.
 
-    A failed run changes no state: states are written after all other splits. A run that an observer
-    stops does not proceed beyond the observed values.
+    A failed run changes no state: states are written after all other splits, unless no split can
+    fail (`early_commits.py`). A run that an observer stops does not proceed beyond the observed
+    values.
     """
-    commits = {s.id for s in plan.commits}
+    commits = set() if is_early_allowed(plan) else {s.id for s in plan.commits}
     others = tuple(s.id for s in plan.splits if s.id not in commits)
     out: list[tuple[int, ...]] = []
     shown: tuple[int, ...] = ()

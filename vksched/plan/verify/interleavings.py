@@ -45,12 +45,15 @@ class RunEvents:
             yield from self._cross(slot, at, complete)
             yield from self._start(slot, split, complete)
         yield from self._cross(slot, len(before), complete)
-        for waited in commits[0].waits if commits else self._final_waits:
+        if is_early := generator.plan.commits_early:
+            for split in commits:
+                yield from self._start(slot, split, complete)
+        for waited in commits[0].waits if commits and not is_early else self._final_waits:
             yield from self._wait(slot, waited, complete)
         for value in (*(n for _, n in graph.outputs[: self._results]), *graph.backed_up_states):
             yield from self._fetch(slot, value)
         yield from self._agree(slot, number)
-        for split in commits:
+        for split in () if is_early else commits:
             yield from self._start(slot, split, complete)
         if commits:
             for waited in self._final_waits:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from ...common.errors import PlanError
 from ...ir.graph import Node
 from ..costs import node_cost
+from ..types.early_commits import is_early_allowed
 from ..types.interval_set import IntervalSet, Owners
 from ..types.plan_types import (
     COMPUTE,
@@ -235,8 +236,8 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
-    """Check that a split that writes states starts when all others are complete, and has no other
-    nodes except ones that cannot fail and are needed there alone.
+    """Check that a split that writes states starts when all others are complete, unless it may be
+    early, and has no other nodes except ones that cannot fail and are needed there alone.
     """
     graph = plan.graph
     if not commits(graph, split.nodes, split.in_place):
@@ -255,9 +256,10 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
     for node_id in writers:
         if plan.placements[graph.states[node_id]].device != split.device:
             raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
+    is_early = is_early_allowed(plan)
     for other in plan.splits:
         last = commits(graph, other.nodes, other.in_place)
-        if not last and (other.id > split.id or not is_complete(other.id)):
+        if not last and (other.id > split.id or not (is_early or is_complete(other.id))):
             raise _fail(f"split {split.id} writes states before split {other.id} is complete")
 
 

@@ -33,6 +33,8 @@ AUTO = "auto"
 """As many copies as the objective benefits from."""
 LEAST = "least"
 """One copy for each device that takes whole runs."""
+AHEAD = "ahead"
+"""Two copies on one device, whose queue orders runs that are submitted ahead; see `run_ahead`."""
 PEAK_SHARE = 0.6
 """Maximum fraction of the nodes of a device that are moved as a peak, such as the first layers of a
 vision network; beyond that a cap retains the nodes before it.
@@ -202,8 +204,11 @@ def check_host(draft: PlanDraft) -> None:
 
 def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
     """Return the number of copies of a plan over some devices if memory does not matter. It is one
-    if the graph writes states, because each run reads the states that the previous one wrote.
+    if the graph writes states, because each run reads the states that the previous one wrote, and
+    two if runs may be submitted ahead on one device.
     """
+    if asked == AHEAD:
+        return 1 + (devices == 1)
     if _writes_states(graph):
         return 1
     if isinstance(asked, int):
@@ -227,7 +232,7 @@ def most_copies(
     wanted = wanted_copies(graph, asked, devices)
     if asked == AUTO and otherwise is not None:
         wanted = otherwise
-    if _writes_states(graph):
+    if _writes_states(graph) and asked != AHEAD:
         in_order = "each run reads the states that the one before it wrote"
         if isinstance(asked, int) and asked > 1:
             return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)

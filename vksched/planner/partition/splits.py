@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ...plan.costs.op_support import OpSupport
+from ...plan.types.early_commits import may_commit_early
 from ...plan.types.plan_types import HOST, Placement, value_of
 from ...plan.types.split_draft import SUBMISSION_S, SplitDraft
 from ...topology.host_names import DRIVER
@@ -91,17 +92,6 @@ def split_graph(
     streaming_buffers = streaming_buffers or StreamingBuffers.of(support.topology)
     refills = streaming_buffers.refills(graph, devices, live_in)
     before = streaming_buffers.had_before(devices, refills)
-    waits = _find_waits(
-        support.topology,
-        devices,
-        [(*e.values(), had) for e, had in zip(live_in, before, strict=True)],
-        live_out,
-        {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
-        run,
-    )
-    observed: list[list[int]] = [[] for _ in groups]
-    for value in support.observed:
-        observed[of_node[graph.view_base(value)]].append(value)
     specs, host_of = support.topology.devices, support.topology.host_of
     alone = {host_of(device) for device in devices} <= {
         DRIVER
@@ -112,6 +102,23 @@ def split_graph(
         else ()
         for i in range(len(groups))
     ]
+    is_early = (
+        0 < run < len(groups)
+        and not (shown or any(async_transfers) or any(refills))
+        and _commits_early(support, devices, groups)
+    )
+    waits = _find_waits(
+        support.topology,
+        devices,
+        [(*e.values(), had) for e, had in zip(live_in, before, strict=True)],
+        live_out,
+        {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
+        run,
+        is_early,
+    )
+    observed: list[list[int]] = [[] for _ in groups]
+    for value in support.observed:
+        observed[of_node[graph.view_base(value)]].append(value)
     handed_over, free_at = follow(devices, waits, async_transfers)
     split_drafts = tuple(
         SplitDraft(
@@ -294,6 +301,19 @@ def _by_level(support: OpSupport, nodes: list[int]) -> list[tuple[int, int]]:
     return sorted([(level[n], n) for n in nodes])
 
 
+def _commits_early(
+    support: OpSupport, devices: Sequence[int], groups: Sequence[tuple[int, ...]]
+) -> bool:
+    """Return True if states are written without a wait for the results. Ctrl-C then waits for all
+    of the work, so it must be brief.
+    """
+    nodes = [node_id for each in groups for node_id in each]
+    if not may_commit_early(support.graph, support.topology, devices, nodes):
+        return False
+    seconds = [support.longest_seconds(node_id, devices[0]) for node_id in nodes]
+    return sum(seconds) <= SUBMISSION_S
+
+
 def _find_waits(
     topology: Topology,
     devices: Sequence[int],
@@ -301,13 +321,14 @@ def _find_waits(
     live_out: Sequence[dict[int, None]],
     shown: Set[int],
     run: int,
+    is_early: bool,
 ) -> list[tuple[int, ...]]:
     """Return, for each split and finally for the end of the run, the splits the host waits for
     first: producers of its inputs, users of its staging buffers and, if the device's
     `submit_granularity` requires it, its predecessor.
 
     A wait covers all earlier splits of its device, because queues run in order. run: the number of
-    splits before those that write states, which wait for all of them.
+    splits before those that write states, which wait for all of them unless `is_early`.
     """
     known = dict.fromkeys(devices, -1)
     newest = dict.fromkeys(devices, HOST)
@@ -324,7 +345,7 @@ def _find_waits(
 
     for position, needed in enumerate(sources):
         here = devices[position]
-        wanted = [*(needed if position < run else range(run)), shown_last]
+        wanted = [*(needed if position < run or is_early else range(run)), shown_last]
         if topology.devices[here].submit_granularity != "split":
             wanted.append(newest[here])
         out.append(need(wanted))

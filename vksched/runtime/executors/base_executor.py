@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ...common.dtypes import NDArray, Progress
@@ -72,6 +72,21 @@ class CommitFailed(Exception):
         self.cause = cause
         self.results = results
         self.devices = devices
+
+
+class StatesTorn(Exception):
+    """A device failed while a run wrote states there without a wait for its results, which are
+    incomplete.
+
+    Parameters
+    ----------
+    cause
+        The original error: that of the device, or an interrupt before it.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class BaseExecutor:
@@ -195,6 +210,8 @@ class BaseExecutor:
             An observer returned False.
         CommitFailed
             The run is complete, but not its states.
+        StatesTorn
+            The run failed while it wrote states.
         DeviceError, IndexOutOfRange
             The run failed; no state has changed.
         """
@@ -227,6 +244,39 @@ class BaseExecutor:
                 ):  # both are set before another thread looks at slots
                     with self._state:
                         self._state.notify_all()
+
+    @contextmanager
+    def all_slots(self) -> Iterator[None]:
+        """Give this thread all slots during the block.
+
+        Raises
+        ------
+        ExecutorClosed
+            No run may begin any more.
+        """
+        me, held = threading.get_ident(), list[int]()
+        try:  # an interrupt may occur between any two calls
+            with self._state:
+                self._state.wait_for(lambda: self._is_shut_down or not self._threads)
+                if self._is_shut_down:
+                    raise ExecutorClosed
+                for slot in self._slots:
+                    held.append(slot)
+                    self._threads[slot] = me
+            with IN_REAL_TIME if self.stream is None else self.stream.run(self.number, 0):
+                yield
+        finally:
+            for slot in held:
+                self._under_way.pop(slot, None)
+                self._threads.pop(slot, None)
+            if self._waiting or self._is_shut_down:
+                with self._state:
+                    self._state.notify_all()
+
+    @property
+    def race_log(self) -> race_checker.Log | None:
+        """The checker of this executor's operations, if there is one."""
+        return self._log
 
     def open(self) -> None:
         """Let runs in simulated time wait for runs that begin soon. Runs with states do not wait,
