@@ -55,7 +55,14 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 300.0
 
 
-class Scheduler(ProcessBound):
+class _Handle:
+    """An object that is not copied: the deep copy of what refers to it refers to it, too."""
+
+    def __deepcopy__(self, memo: object) -> _Handle:
+        return self
+
+
+class Scheduler(_Handle, ProcessBound):
     """Devices in order of priority, the CPU always last, and the graphs compiled for them.
 
     Parameters
@@ -349,10 +356,6 @@ class Scheduler(ProcessBound):
             self._closed = True
         self._keep()
         write_tape()
-
-    def __deepcopy__(self, memo: object) -> Scheduler:
-        """Return this scheduler: the copy of an object that refers to it shares its devices."""
-        return self
 
     def __enter__(self) -> Scheduler:
         return self
