@@ -70,10 +70,12 @@ test-torch: build/torch/made ## run the tests of the backend of torch.compile, w
 	@env -u PYTHONDONTWRITEBYTECODE VKSCHED_TESTS=all build/torch/bin/python -m pytest $(PARALLEL) \
 		tests/torch_backend $(PYTEST_ARGS)
 
-# An environment of its own, which reads the packages of .venv: PyTorch is no part of `make setup`.
+# An environment of its own, which reads the packages and Vulkan drivers of .venv: PyTorch is no part
+# of `make setup`.
 build/torch/made: pyproject.toml | setup
 	@$(VENV)/bin/python -m venv build/torch
 	@cd $(VENV)/lib/python3*/site-packages && pwd > "$$(echo $(CURDIR)/build/torch/lib/python3*/site-packages)/vksched_setup.pth"
+	@mkdir -p build/torch/share && ln -sfn $(abspath $(VENV))/share/vksched build/torch/share/vksched
 	@build/torch/bin/python -m pip install -q $(TORCH_ARGS) 'torch>=2.9,<3' 'transformers>=5,<6'
 	@touch $@
 
