@@ -183,7 +183,8 @@ def make_call(
         program.save(file)
     loaded = vs.load(file.getvalue())
     run = sched.compile(loaded)
-    arrays = dict(zip(loaded.inputs, (a.numpy() for a in args), strict=True))
+    names = [tensor.name for tensor in loaded.inputs]
+    arrays = dict(zip(names, (a.numpy() for a in args), strict=True))
     return lambda: [torch.from_numpy(value) for value in run(**arrays).values()][0]
 
 
