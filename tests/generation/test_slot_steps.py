@@ -420,9 +420,11 @@ def test_the_cache_of_each_chunk_is_checked_until_a_token_is_decoded(
         steps = SlotSteps(sched, model_and_weights[0], len(text), 1, cache_type="f16")
         starts, run = [], steps._run
 
-        def noted(size: StepSize, slots: Sequence[int], parts: Any, at: Sequence[int]) -> NDArray:
+        def noted(
+            size: StepSize, slots: Sequence[int], parts: Any, at: Sequence[int], *more: Any
+        ) -> NDArray:
             starts.append((at[0], size.tokens))
-            return run(size, slots, parts, at)
+            return run(size, slots, parts, at, *more)
 
         monkeypatch.setattr(steps, "_run", noted)
         steps.prefill(0, text[:8], 0)

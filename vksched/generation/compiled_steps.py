@@ -349,22 +349,13 @@ class CompiledSteps:
         step = self._step(size, parts == 1 and self._fits_one_device())
         with resting_collector(NODES_PER_LAYER * self.model.hyper.layers * parts):
             run = self.scheduler.compile(
-                step, self._placement_of(size), self._progress, precision=self._precision
+                step,
+                placement_of(size, self.placement, self.model),
+                self._progress,
+                precision=self._precision,
             )
         run.disable_overflow_check()
         return run
-
-    def _placement_of(self, size: StepSize) -> Placements | None:
-        """Return the placement of a step. That of a picture has no embedding, unless logits are
-        computed with the same matrix.
-        """
-        if not size.picture or self.placement is None or OUTPUT not in self.model.weights:
-            return self.placement
-        return {
-            key: device
-            for key, device in self.placement.items()
-            if not (isinstance(key, str) and key.startswith(EMBEDDING))
-        }
 
     def compile_graph(
         self, outputs: Outputs, updates: Updates, names: Iterable[str]
@@ -434,6 +425,21 @@ class CompiledSteps:
             self.scheduler.delete_state(state)
         self.sizes.clear()
         self._parts.clear()
+
+
+def placement_of(
+    size: StepSize, placement: Placements | None, model: LanguageModel
+) -> Placements | None:
+    """Return the placement of a step. That of a picture has no embedding, unless logits are
+    computed with the same matrix.
+    """
+    if not size.picture or placement is None or OUTPUT not in model.weights:
+        return placement
+    return {
+        key: device
+        for key, device in placement.items()
+        if not (isinstance(key, str) and key.startswith(EMBEDDING))
+    }
 
 
 def _start_repacking(
