@@ -95,15 +95,10 @@ class LanguageModel(ImportedModel):
         return any(self._family().with_state(self.hyper))
 
     @property
-    def recurrent_layers(self) -> int:
-        """The number of layers with recurrent states."""
-        return sum(self._family().with_state(self.hyper))
-
-    @property
     def recurrent_bytes(self) -> int:
         """The size of the recurrent states of one sequence in bytes."""
         family, hyper = self._family(), self.hyper
-        return recurrent_bytes(family.mixers, hyper, self.recurrent_layers)
+        return recurrent_bytes(family.mixers, hyper, sum(family.with_state(hyper)))
 
     def logits(self, ids: Tensor, pictures: Tensor | None = None) -> Tensor:
         """Return the next-token logits of each token, (b, n, vocabulary), as a tensor to compile.
