@@ -59,8 +59,8 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
                 "predict further tokens"
             )
         if not notes and model.is_recurrent:
-            layers, held = model.recurrent_layers, model.recurrent_bytes
-            recurrent = {"layers": layers, "bytes_per_slot": held}
+            layers = sum(architecture(model.architecture).with_state(model.hyper))
+            recurrent = {"layers": layers, "bytes_per_slot": model.recurrent_bytes}
     except ModelFormatError as error:
         # missing hyperparameters of an unknown architecture are no error
         notes = notes or [str(error)]

@@ -93,11 +93,6 @@ class LanguageModel(ImportedModel):
         return any(self._family().with_state(self.hyper))
 
     @property
-    def recurrent_layers(self) -> int:
-        """The number of layers with recurrent states."""
-        return sum(self._family().with_state(self.hyper))
-
-    @property
     def has_mrope(self) -> bool:
         """True if tokens of pictures have positions in time, rows and columns."""
         return bool(self._family().mrope and self.hyper.rope.sections)
@@ -106,7 +101,7 @@ class LanguageModel(ImportedModel):
     def recurrent_bytes(self) -> int:
         """The size of the recurrent states of one sequence in bytes."""
         family, hyper = self._family(), self.hyper
-        return recurrent_bytes(family.mixers, hyper, self.recurrent_layers)
+        return recurrent_bytes(family.mixers, hyper, sum(family.with_state(hyper)))
 
     def logits(
         self, ids: Tensor, pictures: Tensor | None = None, positions: Tensor | None = None
