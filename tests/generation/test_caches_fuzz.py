@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import THOROUGH, needs_linux
+from conftest import needs_linux
 from mutants import read_mutants
+from selection import by_tier
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "4000" if THOROUGH else "48"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", by_tier(48, 500, 4000)))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 SCRIPT = str(Path(__file__).with_name("fuzz_caches.py"))
 

@@ -22,6 +22,7 @@ pytest.importorskip("jinja2")
 
 from conftest import THOROUGH, needs_linux, needs_posix
 from drawn_templates import template
+from selection import by_tier
 
 from vksched.common.errors import DTypeError, ModelFormatError, VkschedError
 from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
@@ -323,7 +324,7 @@ def test_drawn_templates_end_within_the_limits() -> None:
     ends = {"text": 0, "error": 0}
     feeds = {"messages": USER * 3, "tools": None, "bos_token": "<s>"}
     hostile = [*QUADRATIC.values(), *SWELLING.values()] if THOROUGH else []
-    for _ in range(4000 if THOROUGH else 250):
+    for _ in range(by_tier(250, 1000, 4000)):
         source = hostile.pop() if hostile else template(random)
         begin = time.monotonic()
         try:

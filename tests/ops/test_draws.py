@@ -16,6 +16,7 @@ from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
 from fuzz import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from selection import by_tier
 
 import vksched as vs
 from vksched.common.errors import UnsupportedOp
@@ -23,7 +24,7 @@ from vksched.ir.op import computing_ops
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check_device
 
-COUNT = int(os.environ.get("VKSCHED_DRAWS", "60" if THOROUGH else "5"))
+COUNT = int(os.environ.get("VKSCHED_DRAWS", by_tier(5, 20, 60)))
 SETTINGS = settings(
     max_examples=COUNT,
     deadline=None,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import selection
-from conftest import THOROUGH, needs_linux
+from conftest import needs_linux
 from mutants import FOLDERS, read_mutants
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "20000" if THOROUGH else "300"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", selection.by_tier(300, 4000, 20000)))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 SCRIPT = str(Path(__file__).with_name("fuzz_host_plans.py"))
 

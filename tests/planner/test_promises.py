@@ -1,7 +1,8 @@
 """All promises of plans, for all policies, on drawn graphs and machines: the checks of verify and
 of happens-before, memory, pins, states, and that no plan by cost is slower than one device alone.
 
-VKSCHED_PLANS=2000 draws so many cases for each policy; `make test-all` draws 250.
+VKSCHED_PLANS=2000 draws so many cases for each policy; `make test-rest` draws 50, and
+`make test-all` 250.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import THOROUGH
 from drawn_plans import EVERY, Case, draw_case
 from graphs import assert_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import examples
+from selection import by_tier, examples
 
 import vksched as vs
 from vksched.plan.dynamic.dispatcher import POLICIES as DECIDE
@@ -32,7 +32,7 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Topology
 
-PLANS = int(os.environ.get("VKSCHED_PLANS", "250" if THOROUGH else "6"))
+PLANS = int(os.environ.get("VKSCHED_PLANS", by_tier(6, 50, 250)))
 PIECE = min(PLANS, 50)
 """Cases in one test, so that no test is long."""
 ROUNDING = 1 + 1e-9

@@ -19,8 +19,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import THOROUGH
 from packaging.requirements import Requirement
+from selection import TIER, Tier
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASKED_BY_TEST_ALL = (
@@ -28,13 +28,13 @@ ASKED_BY_TEST_ALL = (
 )
 ASKED_AGAIN = (
     *("test_devices.py", "test_drivers.py", "test_fallback.py"),
-    *(ASKED_BY_TEST_ALL if THOROUGH else ()),
+    *(ASKED_BY_TEST_ALL if TIER is Tier.ALL else ()),
 )
 """What depends on the drivers that the loader sees. All else opens each device alone anyway, and
 numpy too, or none.
 """
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
-LEFT_OUT = ("embeddings", *(() if THOROUGH else ("pipeline", "async_run", "search")))
+LEFT_OUT = ("embeddings", *(() if TIER is Tier.ALL else ("pipeline", "async_run", "search")))
 """Examples that take long, and do with one driver what they do with all; tests that begin so."""
 TAIL_CHARS = 6000
 
@@ -159,7 +159,6 @@ def labels_seen(changes: dict[str, str]) -> list[str]:
     return labels
 
 
-@pytest.mark.scales
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_suite_without_vulkan() -> None:

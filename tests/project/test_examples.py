@@ -241,6 +241,7 @@ def test_train_gpt_has_the_same_losses_with_each_config(monkeypatch: pytest.Monk
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_train_gpt_has_the_same_losses_for_fifty_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     real = list(MULTI_SETS.values())[-1] if MULTI_SETS else []

@@ -17,6 +17,7 @@ def test_a_compiler_without_sanitizers_is_reported() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_loops_are_clean() -> None:

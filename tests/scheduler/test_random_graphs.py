@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import DEVICE_SETS, THOROUGH
+from conftest import DEVICE_SETS
 from graphs import numpy_outputs
 from lazy_device import lazy_devices
+from selection import by_tier
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -21,7 +22,7 @@ from vksched.runtime.device import Device
 from vksched.runtime.executors import race_checker
 from vksched.topology.device_spec import DeviceSpec
 
-GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "120"))
+GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", by_tier(120, 600, 2000)))
 ON_VULKAN = 0.15
 """The share of graphs on real devices: each graph makes pipelines of its own there, which takes
 tens of milliseconds in drivers that compile for a CPU.

@@ -1,7 +1,7 @@
 """Which tests `make test` runs, and which it leaves to `make test-all`.
 
 VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cases by coverage
-              rest    what `make test-all` adds to that
+              rest    `make test-rest`: what `make test-all` adds to that, without marks `release`
               all     `make test-all`: every test with every set of devices, every case, more draws
 
     item --> thorough? --------------------------------> rest
@@ -129,8 +129,12 @@ def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pyte
 
 
 def rest_items(items: Iterable[pytest.Item], quick: set[pytest.Item]) -> set[pytest.Item]:
-    """Return the items that `make test-all` runs beyond the quick ones, and those that scale."""
-    return {item for item in items if item not in quick or scales(item)}
+    """Return the items of `make test-rest`: no quick ones but those that scale."""
+    return {
+        item
+        for item in items
+        if (item not in quick or scales(item)) and not item.get_closest_marker("release")
+    }
 
 
 def scales(item: pytest.Item) -> bool:
@@ -142,6 +146,11 @@ def scales(item: pytest.Item) -> bool:
 def examples(count: int) -> int:
     """Return how many cases hypothesis draws for a test: `make test` has a third of them."""
     return max(5, count // 3) if TIER is Tier.QUICK else count
+
+
+def by_tier(quick: int, rest: int, every: int) -> int:
+    """Return how many cases a test draws in `make test`, `make test-rest` and `make test-all`."""
+    return {Tier.QUICK: quick, Tier.REST: rest, Tier.ALL: every}[TIER]
 
 
 def draws(quick: int, all_of_them: int) -> list[Any]:

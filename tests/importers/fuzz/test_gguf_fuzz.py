@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from conftest import THOROUGH, needs_linux
+from conftest import needs_linux
 from mutants import read_mutants
+from selection import by_tier
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "200"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", by_tier(200, 1500, 5000)))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 
 

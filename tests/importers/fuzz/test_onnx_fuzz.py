@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import THOROUGH, needs_linux
 from mutants import SCRIPTS, read_mutants
+from selection import by_tier
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "150"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", by_tier(150, 1500, 5000)))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 PARTS = 4 if THOROUGH else 1
 
