@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
-from ...common.dtypes import INT32, as_int
+from ...common.dtypes import INT32, Shape, as_int
 from ...common.errors import DTypeError, ShapeError
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
@@ -307,12 +307,7 @@ class LanguageModel(ImportedModel):
             )
         each, of_row = tokens // parts, () if rows is None else (rows,)
         shape = rows or 1, tokens
-        if ids is None:
-            ids = input("ids", shape, INT32, bounds=(0, self.hyper.vocabulary - 1))
-        elif ids.shape != shape:
-            raise ShapeError(f"[model] expected ids of shape {shape}, got {ids.shape}")
-        if picture:
-            ids = input("picture", (*shape, self.hyper.width))
+        ids = _tokens_of(self.hyper, shape, ids, picture)
         start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
         slots = None if rows is None else input("slot", of_row, INT32, bounds=(-1, cache.slots - 1))
         last: Tensor | None = None
@@ -334,3 +329,14 @@ class LanguageModel(ImportedModel):
                 logits = network.logits(mine)
         assert text is not None
         return Step(logits, text.updates)
+
+
+def _tokens_of(hyper: HParams, shape: Shape, ids: Tensor | None, picture: bool) -> Tensor:
+    """Return the tokens of a step: given ones, or an input."""
+    if picture:
+        return input("picture", (*shape, hyper.width))
+    if ids is None:
+        return input("ids", shape, INT32, bounds=(0, hyper.vocabulary - 1))
+    if ids.shape != shape:
+        raise ShapeError(f"[model] expected ids of shape {shape}, got {ids.shape}")
+    return ids
