@@ -77,6 +77,7 @@ def limits() -> tuple[Limits, ...]:
 
 
 @pytest.mark.scales
+@pytest.mark.timeout(1200)
 def test_every_op_runs_on_every_device_and_every_feature_on_one(
     limits: tuple[Limits, ...],
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import shader_cards
 import shader_stats
 from conftest import THOROUGH
+from selection import TIER, Tier, by_tier
 from shader_cards import AMD, CARDS, COOPMAT, INTEL, NVIDIA, WITH_COOPMAT, StatsError
 from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
@@ -78,21 +79,27 @@ def used_pipelines(registers: int = 255) -> list[Pipeline]:
 def pipelines_of(family: str) -> list[Pipeline]:
     """Return the pipelines that are compiled for a card. `make test` compiles one in two with its
     default constants, each on one card in turn, and the products of integers on all cards.
-    `make test-all` compiles all for every card. For Intel it is one in 24 of those that calls use.
+    `make test-rest` compiles each on one card, and `make test-all` all for every card. For Intel
+    `make test` compiles one in 24 of those that calls use.
     """
     maker = CARDS[family].maker
     if maker is INTEL:
         used = used_pipelines(maker.registers)
-        return used if THOROUGH else used[ON_INTEL.index(family) :: 4 * len(ON_INTEL)]
-    if THOROUGH:
+        return used if TIER is Tier.ALL else used[ON_INTEL.index(family) :: turns(4, ON_INTEL)]
+    if TIER is Tier.ALL:
         return used_pipelines()
     plain = [pipeline for pipeline in used_pipelines() if not pipeline.constants]
     turn = OTHERS.index(family)
     return [
         pipeline
         for number, pipeline in enumerate(plain)
-        if number % (2 * len(OTHERS)) == turn or pipeline in OF_INTEGERS
+        if number % turns(2, OTHERS) == turn or pipeline in OF_INTEGERS
     ]
+
+
+def turns(quick: int, cards: list[str]) -> int:
+    """Return the distance of the pipelines that one of the cards compiles in turn."""
+    return by_tier(quick, 1, 1) * len(cards)
 
 
 @cache
