@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from ...common.dtypes import INT32
+from ...common.dtypes import INT32, Shape
 from ...common.errors import ShapeError, UnsupportedOp
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
@@ -21,6 +21,7 @@ from .architectures.pictures import check_picture_step
 from .architectures.positions import Tables
 from .architectures.token_layout import FullSequence, SequenceLayout
 from .cached_sequence import CachedSequence, Step
+from .hparams.hparams import HParams
 from .kv_cache import KeyValueCache
 
 
@@ -64,13 +65,7 @@ def build_step(
         _check_one_text(hyper.architecture, is_recurrent, tokens, how.rows)
     each, of_row = tokens // parts, () if how.rows is None else (how.rows,)
     shape = how.rows or 1, tokens
-    ids, rotary = how.ids, None
-    if ids is None:
-        ids = input("ids", shape, INT32, bounds=(0, hyper.vocabulary - 1))
-    elif ids.shape != shape:
-        raise ShapeError(f"[model] expected ids of shape {shape}, got {ids.shape}")
-    if how.picture:
-        ids = input("picture", (*shape, hyper.width * (1 + hyper.deepstack)))
+    ids, rotary = _tokens_of(hyper, shape, how), None
     if how.shifted:
         rotary = input("shift", of_row, INT32, bounds=(-cache.length, 0))
         if how.picture:
@@ -99,6 +94,17 @@ def build_step(
             logits = built.logits(mine)
     assert text is not None
     return Step(logits, text.updates)
+
+
+def _tokens_of(hyper: HParams, shape: Shape, how: StepOptions) -> Tensor:
+    """Return the tokens or the picture of a step: a tensor of the caller, or an input."""
+    if how.picture:
+        return input("picture", (*shape, hyper.width * (1 + hyper.deepstack)))
+    if how.ids is None:
+        return input("ids", shape, INT32, bounds=(0, hyper.vocabulary - 1))
+    if how.ids.shape != shape:
+        raise ShapeError(f"[model] expected ids of shape {shape}, got {how.ids.shape}")
+    return how.ids
 
 
 def _check_sizes(cache: KeyValueCache, tokens: int, parts: int, how: StepOptions) -> None:
