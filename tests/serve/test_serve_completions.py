@@ -72,6 +72,17 @@ def test_an_answer_has_the_tokens_of_the_engine(client: Client, served: Served) 
     assert complete(client, list(prompt))["choices"][0]["text"] == choice["text"]
 
 
+def test_an_end_token_after_a_repeated_prompt_has_an_entry(model: LanguageModel) -> None:
+    """As in vLLM: lm-eval asks for one token, and takes all entries but the last."""
+    with Served(model, "") as client:
+        choice = complete(client, "hello", max_tokens=1, echo=True, logprobs=1)["choices"][0]
+        prompt = model.tokenizer.encode("hello", bos=True)
+        assert len(choice["logprobs"]["token_logprobs"]) == len(prompt) + 1
+        assert (choice["text"], choice["finish_reason"]) == ("hello", "stop")
+        plain = complete(client, "hello", max_tokens=2, echo=True, logprobs=1)["choices"][0]
+        assert len(plain["logprobs"]["token_logprobs"]) == len(prompt)
+
+
 def test_several_prompts_and_choices(client: Client) -> None:
     answer = complete(client, ["hello", "hey"], n=2, temperature=1, seed=5)
     texts = [choice["text"] for choice in answer["choices"]]

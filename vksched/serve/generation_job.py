@@ -44,6 +44,8 @@ class GenerationJob:
     continues: bool
     has_markers: bool = False
     pictures: Sequence[OpenedPicture] = ()
+    shows_end: bool = False
+    """End tokens are tokens of the answer, with log-probabilities."""
 
     @property
     def choices(self) -> int:
@@ -112,7 +114,7 @@ class GenerationJob:
                     prompt=tuple(prompt),
                     max_tokens=length if self.max_tokens is None else self.max_tokens,
                     sampling=replace(sampling, seed=(seed + index) & MASK),
-                    ends=frozenset() if self.body.ignore_eos else None,
+                    ends=frozenset() if self.body.ignore_eos or self.shows_end else None,
                     logprobs=self.logprobs,
                     prompt_logprobs=None if index else self.prompt_logprobs,  # all are equal
                     constraint=constraint and constraint.copy(),

@@ -46,15 +46,18 @@ async def completions(request: Request) -> Response:
 
 
 def _job(body: CompletionBody, service: ModelService, cache_key: str) -> GenerationJob:
+    max_tokens = max_tokens_of(body, DEFAULT_TOKENS)
     return GenerationJob(
         body=body,
         prompts=[service.prompt_of(prompt, "prompt") for prompt in body.prompts()],
         grammar=grammar_of(body, service),
-        max_tokens=max_tokens_of(body, DEFAULT_TOKENS),
+        max_tokens=max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         cache_key=cache_key,
         continues=True,
+        # lm-eval asks for one token after the prompt, and drops the last entry
+        shows_end=bool(body.echo) and body.logprobs is not None and max_tokens == 1,
     )
 
 
@@ -85,6 +88,7 @@ class _TextAnswer:
         self._service = service
         self._workers = state.answer_workers
         self._streams = streams
+        self._ends = service.tokenizer.ends if job.shows_end else frozenset[int]()
         self._n = n = body.n or 1
         self._choices = [
             _Choice(list(job.prompts[index // n]), TextLogprobs(service))
@@ -161,6 +165,8 @@ class _TextAnswer:
         if self._body.logprobs is not None:
             logprobs = choice.logprobs.body(entries, first)
         reason = FINISH_REASONS[piece.finish_reason] if piece.finish_reason else None
+        if reason and piece.outputs and piece.outputs[-1].token in self._ends:
+            reason = "stop"
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _prompt_entries(self, index: int) -> list[TokenLogprobs]:
