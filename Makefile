@@ -57,7 +57,7 @@ serve: setup ## serve a small language model over HTTP, with a chat page at http
 test: setup ## run every test, and the op cases that cover every kernel (about half an hour on two cores)
 	@$(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
-test-rest: setup ## run most of what test-all adds to test
+test-rest: setup ## run a part of what test-all adds to test
 	@VKSCHED_TESTS=rest $(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: setup ## run every case, every set of devices and more random draws

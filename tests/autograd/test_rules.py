@@ -13,6 +13,7 @@ from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
 from fuzz import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from selection import by_tier
 
 from vksched.ir.op import computing_ops
 from vksched.ir.vjp import rule_of
@@ -33,7 +34,7 @@ NOT_BY_DIFFERENCES = {*STRAIGHT_THROUGH, "dequantize_linear"}
 """Rules with tests of their own: differences in float64 say nothing of them."""
 DEVICES = ["cpu", *vulkan_names()]
 RULED = [op for op in computing_ops() if rule_of(op) and op not in NOT_BY_DIFFERENCES]
-FEW, FEW_OF_DEVICES, DRAWN = (8, 4, 40) if THOROUGH else (4, 1, 6)
+FEW, FEW_OF_DEVICES, DRAWN = by_tier(4, 6, 8), by_tier(1, 2, 4), by_tier(6, 15, 40)
 SETTINGS = settings(
     max_examples=DRAWN,
     deadline=None,

@@ -29,9 +29,9 @@ from chaos import (
     tried,
     wrong,
 )
-from conftest import THOROUGH
 from counted_transport import Counter
 from forked_nodes import Forked
+from selection import by_tier
 from test_schedulers import used, wait_for
 
 import vksched as vs
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and 
 
 FRAMES = 136
 """Of a conversation without faults, and a few that come after one."""
-REQUESTED = os.environ.get("VKSCHED_CHAOS", "16" if THOROUGH else "1")
+REQUESTED = os.environ.get("VKSCHED_CHAOS", str(by_tier(1, 4, 16)))
 COUNT = FRAMES if REQUESTED == "all" else int(REQUESTED)
 """Of the messages that each fault comes before."""
 AT_ONCE = int(os.environ.get("VKSCHED_CHAOS_AT_ONCE", "6"))

@@ -204,6 +204,7 @@ def test_each_op_has_a_case() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_op_cases_of_a_software_driver_equal_numpy() -> None:
     proof = prove_kernels.prove("vulkan:0", False, lambda _: None)

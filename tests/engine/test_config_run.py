@@ -254,6 +254,7 @@ def submissions(index: int, config: Any) -> int:
             )
         ],
         1,
+        4,
     ),
     ids=str,
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 import fuzzed_attrs
 import pytest
 from fuzzed_attrs import changed_types, stranger
+from selection import spread
 
 from vksched.ir.op import computing_ops
 
@@ -43,9 +44,8 @@ def test_drawn_calls_of_strangers_do_no_harm(tmp_path: Path) -> None:
     assert sum(found.values()) >= 6 * ops and min(found.values()) > ops
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", spread(range(1, 5), 0, 1))
 def test_many_drawn_calls_of_strangers_do_no_harm(tmp_path: Path, seed: int) -> None:
     found = try_calls(tmp_path, seed, 250, 800)
     assert min(found.values()) > 3_000

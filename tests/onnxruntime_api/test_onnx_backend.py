@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import THOROUGH, vulkan_names
+from selection import by_tier
 
 onnx = pytest.importorskip("onnx")
 
@@ -139,7 +140,7 @@ def test_two_devices_share_the_work(runners: dict[str, cases.CaseRunner]) -> Non
     ran: Counter[str] = Counter()
     ops = ("Gelu", "LayerNormalization", "Relu", "Exp", "Softmax")
     chosen = [case for case in all_cases().values() if case.op in ops]
-    for case in chosen[:: 1 if THOROUGH else 4]:
+    for case in chosen[:: by_tier(4, 2, 1)]:
         ran.update(runners["two devices"].run(case).ran)
     on_devices = [ran[name] for name in SETS["two devices"]]
     assert min(on_devices) >= 0.4 * sum(ran.values())

@@ -249,6 +249,7 @@ def test_train_gpt_has_the_same_losses_for_fifty_steps(monkeypatch: pytest.Monke
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_train_gpt_writes_words(capsys: pytest.CaptureFixture[str]) -> None:
     import train_gpt
 

@@ -288,8 +288,10 @@ def test_the_rest_is_all_but_what_make_test_has_and_what_scales(
     quick = quick_items(items)
     rest = rest_items(items, quick)
     release = {item for item in items if item.get_closest_marker("release")}
-    assert quick | rest | release == {*items}
+    combined = {item for item in items if item.get_closest_marker("each_value")}
+    assert quick | rest | release | combined == {*items}
     assert not release & (quick | rest)
+    assert all(item.get_closest_marker("thorough") for item in rest & combined)
     assert all(scales(item) for item in quick & rest)
     assert all(item in rest for item in items if scales(item))
     assert not scales(request.node)

@@ -75,7 +75,7 @@ def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
 
 
 # spirv-val knows no mixed dot products of float16, which the dot2 kernels use
-@pytest.mark.parametrize("name", spread([n for n in STEPPED if "_dot2" not in n], 12))
+@pytest.mark.parametrize("name", spread([n for n in STEPPED if "_dot2" not in n], 12, 100))
 def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
     shader = load_shader(name)
     for steps in {ShaderProgram(), steps_of_all(shader)} | steps_of_cases()[name]:

@@ -1,7 +1,7 @@
 """Which tests `make test` runs, and which it leaves to `make test-all`.
 
 VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cases by coverage
-              rest    `make test-rest`: what `make test-all` adds to that, without marks `release`
+              rest    `make test-rest`: half of what `make test-all` adds to that
               all     `make test-all`: every test with every set of devices, every case, more draws
 
     item --> thorough? --------------------------------> rest
@@ -13,6 +13,8 @@ other parameters runs on one set in turn. A function without other parameters ru
 together, or, every second function, on a set in turn. The turn starts at another set for each
 function, and the tests of a file meet every set. Marks of slow functions: `one_set` runs on all
 devices, and `each_value` runs with each value of each parameter once, and not every combination.
+The rest has no further combinations of these, no tests of the mark `release`, one in three of the
+other cases, and fewer draws than `make test-all`.
 Examples: tests/project/test_selection.py.
 """
 
@@ -70,6 +72,7 @@ def selected_tier() -> Tier:
 
 TIER = selected_tier()
 THOROUGH = pytest.mark.thorough
+RELEASE = pytest.mark.release
 
 
 def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -130,11 +133,21 @@ def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pyte
 
 def rest_items(items: Iterable[pytest.Item], quick: set[pytest.Item]) -> set[pytest.Item]:
     """Return the items of `make test-rest`: no quick ones but those that scale."""
-    return {
-        item
-        for item in items
-        if (item not in quick or scales(item)) and not item.get_closest_marker("release")
-    }
+    chosen: set[pytest.Item] = set()
+    thorough: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("release"):
+            continue
+        if scales(item):
+            chosen.add(item)
+        elif item.get_closest_marker("each_value"):
+            if item.get_closest_marker("thorough"):
+                thorough.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        elif item not in quick:
+            chosen.add(item)
+    for group in thorough.values():
+        chosen.update(_with_each_value(group))
+    return chosen
 
 
 def scales(item: pytest.Item) -> bool:
@@ -153,23 +166,37 @@ def by_tier(quick: int, rest: int, every: int) -> int:
     return {Tier.QUICK: quick, Tier.REST: rest, Tier.ALL: every}[TIER]
 
 
-def draws(quick: int, all_of_them: int) -> list[Any]:
-    """Return seeds as values of a parameter: `make test` draws fewer than `make test-all`."""
-    more = () if TIER is Tier.QUICK else range(quick, all_of_them)
+def draws(quick: int, every: int) -> list[Any]:
+    """Return seeds as values of a parameter: `make test` draws `quick`, `make test-all` draws
+    `every`, and `make test-rest` a third of the others.
+    """
+    more = range(quick, by_tier(quick, quick + -(-(every - quick) // 3), every))
     return [*range(quick), *(pytest.param(seed, marks=THOROUGH) for seed in more)]
 
 
-def spread(values: Iterable[Any], quick: int) -> list[Any]:
-    """Return values of a parameter: `make test` runs so many of them, evenly spread."""
+def spread(values: Iterable[Any], quick: int, rest: int | None = None) -> list[Any]:
+    """Return values of a parameter. `make test` runs `quick` of them, evenly spread, and
+    `make test-rest` runs `rest`, by default all others.
+    """
     values = list(values)
-    step = max(1.0, len(values) / quick)
-    chosen = {int(number * step) for number in range(quick)}
+    chosen = _spread_numbers(len(values), quick)
+    others = [number for number in range(len(values)) if number not in chosen]
+    in_rest = {others[at] for at in _spread_numbers(len(others), rest or len(others))}
     return [
         value
         if number in chosen
-        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH)
+        else pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=THOROUGH if number in in_rest else (THOROUGH, RELEASE),
+        )
         for number, value in enumerate(values)
     ]
+
+
+def _spread_numbers(count: int, wanted: int) -> set[int]:
+    """Return so many of the numbers below `count`, evenly spread."""
+    step = max(1.0, count / max(1, wanted))
+    return {int(number * step) for number in range(min(wanted, count))}
 
 
 def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[int]], only: str) -> list[C]:
@@ -190,4 +217,6 @@ def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[int]], only: 
         return list(cases)
     chosen = set(choose())
     assert chosen or not cases, "make test has no case of these"
-    return [case for i, case in enumerate(cases) if (i in chosen) is (TIER is Tier.QUICK)]
+    if TIER is Tier.QUICK:
+        return [case for i, case in enumerate(cases) if i in chosen]
+    return [case for i, case in enumerate(cases) if i not in chosen][::3]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import THOROUGH
+from selection import by_tier
 
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
@@ -138,7 +138,7 @@ def test_a_slot_that_is_too_small_is_refused() -> None:
 @pytest.mark.scales
 def test_numbers_of_no_sense_do_no_harm() -> None:
     """Each number of a loop in turn is one that is far off; an eighth of them in `make test`."""
-    rng, refused, ran, share = random.Random(0), 0, 0, 1.0 if THOROUGH else 0.125
+    rng, refused, ran, share = random.Random(0), 0, 0, by_tier(1, 3, 8) / 8
     for _, reported, values in PROGRAMS:
         for number, (loop, _) in enumerate(reported.loops):
             for at in range(len(loop.int_params)):
