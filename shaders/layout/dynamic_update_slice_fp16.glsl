@@ -2,23 +2,25 @@
 // write_word(i, word).
 #include "slots.glsl"
 
-// The slice of rows that goes to a slice of the result.
-uint source_slice(uint target) {
-    if (slots == 0u) return target < slices ? target : NOWHERE;
-    for (uint example = 0u; example < slices / shared_slices; ++example) {
-        const uint slice = example * shared_slices + target % shared_slices;
-        if (target_slice(slice) == target) return slice;
-    }
-    return NOWHERE;
-}
-
-// Returns the element of rows that goes to an element of the result.
-uint find_source(uint element) {
-    const uint slice = source_slice(element / (size * inner));
-    if (slice == NOWHERE) return NOWHERE;
+// Returns the element of a slice of rows that goes to an element of the result.
+uint element_of(uint slice, uint element) {
     const uint at = element % (size * inner);
     const uint row = at / inner - uint(start_of(slice)); // below 0 it is large
     return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
+}
+
+// Returns the element of rows that goes to an element of the result. Examples of one slot have
+// different rows.
+uint find_source(uint element) {
+    const uint target = element / (size * inner);
+    if (slots == 0u) return target < slices ? element_of(target, element) : NOWHERE;
+    for (uint example = 0u; example < slices / shared_slices; ++example) {
+        const uint slice = example * shared_slices + target % shared_slices;
+        if (target_slice(slice) != target) continue;
+        const uint found = element_of(slice, element);
+        if (found != NOWHERE) return found;
+    }
+    return NOWHERE;
 }
 
 #ifdef FLOAT_ROWS

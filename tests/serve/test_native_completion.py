@@ -124,6 +124,7 @@ def test_a_bias_of_tokens_and_texts(model: LanguageModel) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("image_data", [{"data": "AAEC", "id": 1}]),
         ("logit_bias", [[3, True]]),
         ("logit_bias", [[3]]),
         ("logit_bias", 3),

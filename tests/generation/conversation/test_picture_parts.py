@@ -46,6 +46,16 @@ def test_marks_stand_for_pictures() -> None:
     assert messages[1]["content"][2] == link(DATA)  # type: ignore[index]
 
 
+def test_no_key_of_a_message_has_the_mark() -> None:
+    forged = {**user(link(DATA)), "reasoning_content": "\ufdd07\ufdd0"}
+    _, _, mark = take_pictures([forged], PictureRules(), None, "")
+    assert mark == "\ufdd1"
+
+
+def test_a_type_may_be_anything() -> None:
+    assert not has_pictures([user({"type": []}), user({"type": {}})])
+
+
 @pytest.mark.parametrize(
     ("part", "text"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -65,5 +66,16 @@ def check_picture(projector: VisionModel, name: str) -> None:
 
 
 def picture_parts(images: Sequence[str]) -> list[dict[str, object]]:
-    """Return pictures as parts of a message."""
-    return [{"type": "image", "image": image} for image in images]
+    """Return pictures as parts of a message, with the bytes of their files.
+
+    Raises
+    ------
+    ModelFormatError
+        A file cannot be read.
+    """
+    try:
+        return [{"type": "image", "image": Path(image).read_bytes()} for image in images]
+    except OSError as error:
+        raise ModelFormatError(
+            f"[image] expected a file that can be read, got {error.filename}: {error.strerror}"
+        ) from error

@@ -96,7 +96,10 @@ def take_pictures(
                     field, f"expected at most {rules.max_pictures} pictures, got more"
                 )
     texts = [part for parts in parts_of.values() for part in parts if isinstance(part, str)]
-    rest = [each for at, each in enumerate(messages) if at not in parts_of]
+    rest = [
+        {key: value for key, value in each.items() if key != "content"} if at in parts_of else each
+        for at, each in enumerate(messages)
+    ]
     mark = unused_mark([texts, rest, others], template)
     out = [
         {**each, "content": _joined(parts_of[at], mark)} if at in parts_of else dict(each)
@@ -120,7 +123,8 @@ def _parts_of(message: Mapping[str, object]) -> Sequence[object]:
 
 
 def _is_picture(part: object) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in KINDS
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(kind, str) and kind in KINDS
 
 
 def _joined(parts: Sequence[str | int], mark: str) -> str:

@@ -191,6 +191,9 @@ class PromptEncoder:
         assert self._pictures is not None
         try:
             return self._pictures.open(part.picture, self.rules.max_pixels)
+        except OSError as error:
+            text = f"expected a file that can be read, got {error.strerror or error}"
+            raise MessageError(part.field, text) from error
         except (DTypeError, ModelFormatError) as error:
             raise MessageError(part.field, str(error).removeprefix("[vision] ")) from error
 

@@ -20,6 +20,7 @@ DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """The sampling parameters of llama-server that differ from OpenAI's."""
 NEUTRAL_OF_NATIVE: dict[str, tuple[object, ...]] = {
     **{name: values for name, values in NEUTRAL.items() if name != "n_probs"},
+    "image_data": ([],),
     "n": (1,),
     "n_cmpl": (1,),
     "n_indent": (0,),

@@ -27,8 +27,14 @@ def head_sizes(hyper: HParams) -> tuple[int, int]:
     Raises
     ------
     ModelFormatError
-        The file has no size of a head, or one that does not divide the width.
+        The file has no size of a head, or one that does not divide the width, or a layer has
+        attention.
     """
+    if not all(hyper.recurrent):
+        raise ModelFormatError(
+            f"[gguf] key '{hyper.architecture}.attention.head_count': expected no heads "
+            f"of attention in {hyper.architecture!r}, got some in layer {hyper.recurrent.index(False)}"
+        )
     size = hyper.ssm.state
     if not size or hyper.width % size:
         raise ModelFormatError(
