@@ -304,7 +304,7 @@ def _first_in_child(options: Sequence[str], folder: str) -> float:
         [sys.executable, __file__, *options, "--in-child"],
         env={**os.environ, **caches},
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     return float(done.stdout.split()[-1])

@@ -18,6 +18,7 @@ import vksched as vs
 from vksched.cli import main
 from vksched.common.formatting import printable
 from vksched.generation.chat import Chat, TextStream
+from vksched.generation.conversation.prompt_encoder import EncodedPrompt, PromptEncoder
 from vksched.importers import load_gguf
 
 ON_CPU = ("--devices", "cpu", "--temp", "0")
@@ -150,7 +151,7 @@ def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_model(tmp_path)
     script = iter([*b"yes\x1b", 260, *b"no", KeyboardInterrupt(), *b"ok", 260, 260])
     prompts: list[str] = []
-    encode = Chat.encode
+    encode = PromptEncoder.encode_prompt
 
     def choose(*_: object, **__: object) -> int:
         token = next(script)
@@ -158,12 +159,12 @@ def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise token
         return token
 
-    def noted(self: Chat, prompt: object) -> list[int]:
-        prompts.append(self.model.chat_template.render(prompt))  # type: ignore[arg-type]
+    def noted(self: PromptEncoder, prompt: object) -> EncodedPrompt:
+        prompts.append(self.renderer.render(prompt))  # type: ignore[arg-type]
         return encode(self, prompt)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vs.Sampling, "choose", choose)
-    monkeypatch.setattr(Chat, "encode", noted)
+    monkeypatch.setattr(PromptEncoder, "encode_prompt", noted)
     args = ["chat", str(tmp_path / "tiny.gguf"), "--devices", "cpu"]
     lines = ["a", "", "b", "c" * 70, "d", "/new", "e", "/exit", "never"]
     done = CliRunner().invoke(main, args, input="\n".join(lines))

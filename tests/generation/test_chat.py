@@ -97,9 +97,9 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
         assert list(answer.tokens) == greedy(weights, answer.prompt, 4)
         with pytest.raises(GraphError, match="precision for a model of a gguf file, got 'limit'"):
             sched.compile(model, limit=4)  # type: ignore[call-overload]
-        with pytest.raises(GraphError, match="observe, precision for tensors, got 'ctx'"):
+        with pytest.raises(GraphError, match="observe, precision, ahead for tensors, got 'ctx'"):
             sched.compile(vs.input("x", (2,)) + 1, ctx=4)  # type: ignore[call-overload]
-        with pytest.raises(GraphError, match="observe, precision for tensors, got 'update'"):
+        with pytest.raises(GraphError, match="observe, precision, ahead for tensors, got 'update'"):
             sched.compile(vs.input("x", (2,)) + 1, update=None)  # type: ignore[call-overload]
         for make in (sched.compile, lambda *about, **more: vs.Chat(sched, *about, **more)):
             with pytest.raises(PlanError, match='"int8", "auto", "fast", got \'int9\''):

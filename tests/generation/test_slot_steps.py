@@ -297,6 +297,7 @@ def test_other_attention_kernels_of_decode_steps_verify_nothing(
     steps: SlotSteps, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
 ) -> None:
     """Tuning may select one where examples have no slots: its sums have another order."""
+    steps.steps.decide()
     plan = steps.steps.run(StepSize(1, 1)).plan
     on_vulkan = {spec.kind for spec in plan.topology.devices} & {"vulkan"}
     assert bool(cached_attention_variants(plan)) <= bool(on_vulkan)

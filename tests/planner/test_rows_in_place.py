@@ -129,9 +129,10 @@ def test_a_plan_in_which_numpy_writes_under_a_view_is_refused(
 
 
 def test_a_plan_that_writes_before_the_rest_is_complete_is_refused() -> None:
-    held = cache()
-    plan = plan_of(graph_of(vs.exp(held), held))
+    held, at = cache(), vs.input("at", (1,), np.int32)  # the gather may fail: no early commit
+    plan = plan_of(graph_of(vs.gather(vs.exp(held), at), held))
     commit = plan.splits[-1]
+    assert commit.waits and not plan.commits_early
     wrong = replace(plan, splits=(*plan.splits[:-1], replace(commit, waits=())))
     with pytest.raises(vs.PlanError, match="before split 0 is complete"):
         wrong.verify()

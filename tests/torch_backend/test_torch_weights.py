@@ -98,7 +98,7 @@ def test_gaps_between_elements_are_compared_the_slow_way() -> None:
     assert not current(*tensors).equal(tensors)
 
 
-def test_parameters_are_not_kept_alive() -> None:
+def test_memory_of_parameters_is_freed() -> None:
     tensors = [parameter(1000)]
     storage = torch.multiprocessing.reductions.StorageWeakRef(tensors[0].untyped_storage())
     found = current(*tensors)

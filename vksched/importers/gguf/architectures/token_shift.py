@@ -31,9 +31,10 @@ def head_sizes(hyper: HParams) -> tuple[int, int]:
         attention.
     """
     if not all(hyper.recurrent):
+        layer = hyper.recurrent.index(False)
         raise ModelFormatError(
-            f"[gguf] key '{hyper.architecture}.attention.head_count': expected no heads "
-            f"of attention in {hyper.architecture!r}, got some in layer {hyper.recurrent.index(False)}"
+            f"[gguf] key '{hyper.architecture}.attention.head_count': expected no heads of "
+            f"attention in {hyper.architecture!r}, got some in layer {layer}"
         )
     size = hyper.ssm.state
     if not size or hyper.width % size:
