@@ -2,25 +2,23 @@
 // write_word(i, word).
 #include "slots.glsl"
 
-// Returns the element of a slice of rows that goes to an element of the result.
-uint element_of(uint slice, uint element) {
-    const uint at = element % (size * inner);
-    const uint row = at / inner - uint(start_of(slice)); // below 0 it is large
-    return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
-}
-
-// Returns the element of rows that goes to an element of the result. Examples of one slot have
-// different rows.
-uint find_source(uint element) {
-    const uint target = element / (size * inner);
-    if (slots == 0u) return target < slices ? element_of(target, element) : NOWHERE;
+// The slice of rows that goes to a row of a slice of the result. Examples of one slot have different rows.
+uint source_slice(uint target, uint row) {
+    if (slots == 0u) return target < slices ? target : NOWHERE;
     for (uint example = 0u; example < slices / shared_slices; ++example) {
         const uint slice = example * shared_slices + target % shared_slices;
-        if (target_slice(slice) != target) continue;
-        const uint found = element_of(slice, element);
-        if (found != NOWHERE) return found;
+        if (target_slice(slice) == target && row - uint(start_of(slice)) < many) return slice;
     }
     return NOWHERE;
+}
+
+// Returns the element of rows that goes to an element of the result.
+uint find_source(uint element) {
+    const uint at = element % (size * inner);
+    const uint slice = source_slice(element / (size * inner), at / inner);
+    if (slice == NOWHERE) return NOWHERE;
+    const uint row = at / inner - uint(start_of(slice)); // below 0 it is large
+    return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
 }
 
 #ifdef FLOAT_ROWS
