@@ -83,9 +83,12 @@ def test_int64_values_beyond_32_bits_are_right(cpu: Any) -> None:
         torch.testing.assert_close(fast(i), i * 3 + 1)
 
 
-def test_strides_of_an_argument_that_is_a_view_read_its_memory(cpu: Any) -> None:
+@pytest.mark.parametrize("shape", [(6,), (3, 2)], ids=str)
+def test_strides_of_an_argument_that_is_a_view_read_its_memory(
+    cpu: Any, shape: tuple[int, ...]
+) -> None:
     def fn(x: Any) -> Any:
-        return torch.as_strided(x, (2, 2), (3, 1), 1) * 2
+        return torch.as_strided(x.view(shape), (2, 2), (3, 1), 1) * 2
 
     fast = compiled(fn, cpu)
     memory = torch.arange(12.0)

@@ -9,7 +9,7 @@ float32 and rounded once. Examples: tests/torch_backend/test_torch_rules.py.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -144,7 +144,7 @@ class CallLowering:
         _check(examples, results)
         _check_reads(node, results)
         if dense and name == AS_STRIDED:
-            self.whole.update(n for n in node.all_input_nodes if n.op == "placeholder")
+            self.whole.update(_base_of(node))
         return results if isinstance(example, (list, tuple)) else results[0]
 
     def _argument(self, value: Any) -> Any:
@@ -233,6 +233,15 @@ def _is_dense(node: fx.Node) -> bool:
     """Return True if the first operand of a call is all of its memory, in row-major order."""
     first = node.args[0] if node.args else None
     return isinstance(first, fx.Node) and is_whole(value_of(first))
+
+
+def _base_of(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the argument whose memory the first operand of a call may view."""
+    found: Any = node.args[0]
+    while isinstance(found, fx.Node) and found.op == "call_function":
+        found = found.args[0] if found.args else None
+    if isinstance(found, fx.Node) and found.op == "placeholder":
+        yield found
 
 
 def is_whole(value: Any) -> bool:
