@@ -89,6 +89,13 @@ def test_wrong_pictures_are_named(served: tuple[Client, vs.Chat], tmp_path: Path
     assert "at most 2 pictures" in answer.json()["error"]["message"]
 
 
+def test_templates_show_no_pictures(served: tuple[Client, vs.Chat]) -> None:
+    messages = [{"role": "user", "content": [linked("data:image/png;base64,AAEC")]}]
+    refused = served[0].post("/apply-template", json={"messages": messages})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "messages"
+    assert "messages without pictures" in refused.json()["error"]["message"]
+
+
 def test_a_server_without_a_projector_file_says_it(tmp_path: Path) -> None:
     with Served(tiny_model(tmp_path)) as client:
         answer = ask(client, link(picture(1)))

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...generation.conversation.picture_parts import has_pictures
 from ..api_error import ApiError
 from ..model_service import ModelService
 from ..schemas.chat import TemplateRequest
@@ -63,6 +64,12 @@ def _text(body: DetokenizeRequest, service: ModelService) -> str:
 
 
 def _rendered(body: TemplateRequest, service: ModelService) -> str:
+    if has_pictures(body.messages):
+        raise ApiError(
+            "[messages] expected messages without pictures, which have no text in a template, got "
+            "some; try /v1/chat/completions",
+            "messages",
+        )
     return service.encoder.renderer.render(
         body.messages,
         tools=body.tools,
