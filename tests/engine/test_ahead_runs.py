@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.types.plan_types import PlanValue
 from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.device import Device, PreparedPlan, WrappedPreparedPlan
+from vksched.runtime.executors.base_executor import INTERRUPTED_S
 from vksched.runtime.simulated.device_wrapper import WrappedDevice
 
 NAMES = ["null", *vulkan_names()[-1:]]
@@ -205,3 +207,45 @@ def test_a_failure_is_raised_if_the_user_wants_it() -> None:
         run = sched.compile(vs.neg(held), {"*": device.name}, updates=updates, ahead=True)
         with pytest.raises(vs.DeviceLost):
             run.run_ahead(({} for _ in range(3)), lambda result: True)
+
+
+class Hung(WatchedPlan):
+    """Once it hangs, it ends no submission, while the user presses Ctrl-C again and again."""
+
+    limits_s: ClassVar[list[float]] = []
+    hangs: ClassVar[bool] = False
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        if not self.hangs:
+            return super().wait(slot, split, timeout_s)
+        self.limits_s.append(timeout_s)
+        time.sleep(0.1)
+        if timeout_s < INTERRUPTED_S - 0.25 or len(self.limits_s) > 9:
+            raise vs.DeviceTimeout("[wait] hung")
+        raise KeyboardInterrupt
+
+
+class HungDevice(Watched):
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> PreparedPlan:
+        return Hung(self, self.device.prepare(plan, index, progress))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_all_interrupts_of_a_device_that_hangs_have_one_deadline(ahead: bool) -> None:
+    device = HungDevice(null_devices(1)[1][0])
+    with counting(device, ahead) as (sched, run, held):
+        assert run.plan.commits_early
+        Hung.hangs = False
+        run(x=X)
+        Hung.hangs = True
+        Hung.limits_s.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run.run_ahead(feeds(3), lambda result: True) if ahead else run(x=X)
+        first, *others = Hung.limits_s
+        assert first > INTERRUPTED_S >= others[0] and others == sorted(others, reverse=True)
+        assert 2 < len(others) < 6
+        assert device.name in sched.failed_devices
+        with pytest.raises(vs.StateLost, match="'held'"):
+            sched.read(held)

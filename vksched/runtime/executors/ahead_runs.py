@@ -101,12 +101,15 @@ class _AheadRuns:
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Wait for the runs in flight, also after interrupts, and raise the error. The states are
-        then those after the last one of these runs.
+        then those after the last one of these runs. A device that does not end them soon after an
+        interrupt has failed.
         """
         failure = error if isinstance(error, DeviceError) else None
         while self._in_flight and failure is None:
             run = self._in_flight[0][0]
             try:  # an interrupt may occur between any two calls
+                for each, _ in self._in_flight if not isinstance(error, Exception) else ():
+                    self._executor.limit_waits(each)
                 self._executor.submit_all(run)
                 self._executor.finish(run, RunResult(()))
                 self._forget()
