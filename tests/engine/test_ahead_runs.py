@@ -249,3 +249,62 @@ def test_all_interrupts_of_a_device_that_hangs_have_one_deadline(ahead: bool) ->
         assert device.name in sched.failed_devices
         with pytest.raises(vs.StateLost, match="'held'"):
             sched.read(held)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_without_memory_is_repeated(name: str) -> None:
+    """Nothing of it was submitted that writes states: these are right, and the device is in use."""
+    for at in itertools.count():
+        device = vs.FaultInjectionDevice(opened(name), None, "memory", "submit", times=1)
+        with counting(device) as (sched, run, held):
+            run(x=X)
+            device.at = device.calls["submit"] + at
+            found: list[Any] = []
+            run.run_ahead(feeds(4), into(found))
+            assert len(found) == 4 and not sched.failed_devices
+            assert all(np.array_equal(f, X * n - (X + n + 1)) for n, f in enumerate(found))
+            assert np.array_equal(sched.read(held), X + 5)
+            if not device.failed:
+                break
+    assert at == 8  # two splits of each run
+
+
+def test_a_run_in_flight_is_awaited_before_one_without_memory_ends() -> None:
+    device = vs.FaultInjectionDevice(null_devices(1)[1][0], 3, "memory", "submit", times=1)
+    watched = Watched(device)
+    with counting(watched) as (sched, run, held):
+        found: list[Any] = []
+        run.run_ahead(feeds(2), lambda result: bool(found.append(result)))
+        calls = [call for call, _ in itertools.groupby(watched.calls)]
+        assert calls == ["submit 0", "submit 1", "wait 0", "fetch 0"]
+        assert len(found) == 1 and np.array_equal(sched.read(held), X + 1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_no_inputs(ahead: bool) -> None:
+    with counting(null_devices(1)[1][0], ahead) as (sched, run, held):
+        run.run_ahead([], lambda result: True)
+        assert np.array_equal(sched.read(held), X)
+        run.run_ahead(feeds(2), lambda result: True)
+        assert np.array_equal(sched.read(held), X + 2)
+
+
+def test_a_slot_that_does_not_begin_costs_the_device() -> None:
+    class Plan(WatchedPlan):
+        def begin(self, slot: int) -> None:
+            if device.at == 99:
+                raise vs.DeviceLost("[begin] gone")
+            super().begin(slot)
+
+    class Device_(Watched):
+        def prepare(
+            self, plan: PlanValue, index: int, progress: Progress | None = None
+        ) -> PreparedPlan:
+            return Plan(self, self.device.prepare(plan, index, progress))
+
+    device = Device_(null_devices(1)[1][0])
+    with counting(device) as (sched, run, _):
+        run(x=X)
+        device.at = 99
+        run.run_ahead(feeds(3), lambda result: True)
+        assert device.name in sched.failed_devices

@@ -51,7 +51,7 @@ class PlanExecutor(SplitExecutor):
             self.finish(run, results)
             self._agree(run, results)
         except BaseException as error:
-            if self._is_written(run, error):
+            if self.is_written(run, error):
                 self._end_early(run, results, error)
             device = run.device
             if isinstance(error, DeviceError):
@@ -178,7 +178,7 @@ class PlanExecutor(SplitExecutor):
         torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
         return CommitFailed(cause, results, frozenset(torn))
 
-    def _is_written(self, run: RunRecord, error: BaseException) -> bool:
+    def is_written(self, run: RunRecord, error: BaseException) -> bool:
         """Return True if an early commit may have changed states when a run failed. One that found
         no memory was not submitted: early commits are brief, so each is one submission.
         """
