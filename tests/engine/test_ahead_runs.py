@@ -308,3 +308,22 @@ def test_a_slot_that_does_not_begin_costs_the_device() -> None:
         device.at = 99
         run.run_ahead(feeds(3), lambda result: True)
         assert device.name in sched.failed_devices
+
+
+def test_observers_are_called_and_may_end_a_run() -> None:
+    seen: list[NDArray] = []
+    held = vs.state(X, name="held", backup=False)
+    minus = vs.mul(vs.input("x", X.shape), -1.0, name="minus")
+
+    def observe(name: str, value: NDArray) -> bool:
+        seen.append(value)
+        return len(seen) < 3
+
+    with vs.Scheduler(null_devices(1)[1]) as sched:
+        options: dict[str, Any] = {"updates": {held: held + 1.0}, "observe": {minus: observe}}
+        run = sched.compile(minus + held, {"*": "null:0"}, ahead=True, **options)
+        found: list[Any] = []
+        with pytest.raises(vs.RunCancelled):
+            run.run_ahead(feeds(9), into(found))
+        assert all(np.array_equal(value, -X * n) for n, value in enumerate(seen))
+        assert len(seen) == 3 and len(found) == 2 and np.array_equal(sched.read(held), X + 2)

@@ -110,6 +110,7 @@ class GraphExecutionState(ExecutorGenerations):
         self,
         feeds: Iterable[Mapping[int, NDArray]],
         take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None = None,
     ) -> None:
         """Run once for each of some inputs; see `CompiledGraph.run_ahead`."""
         self._owner.require("the compiled graph")
@@ -118,7 +119,7 @@ class GraphExecutionState(ExecutorGenerations):
         try:  # an interrupt may come between any two calls
             self._callers.add(me)
             self._require_open()
-            self._run_ahead(feeds, take)
+            self._run_ahead(feeds, take, observers)
         finally:
             self._callers.discard(me)
             if self._closing:
@@ -285,23 +286,25 @@ class GraphExecutionState(ExecutorGenerations):
         self,
         feeds: Iterable[Mapping[int, NDArray]],
         take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None,
     ) -> None:
         """Run for some inputs, one after the other, until `take` returns False."""
         for each in feeds:
-            if not take(self._run_until_done(each, None)[0]):
+            if not take(self._run_until_done(each, observers)[0]):
                 return
 
     def _run_ahead(
         self,
         feeds: Iterable[Mapping[int, NDArray]],
         take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None,
     ) -> None:
         executor = self._executor
         if self._stale or self._drift.left or not works(executor, self._quarantine):
             executor = self._ready()
         plan, devices = executor.plan, executor.devices
         if not isinstance(executor, PlanExecutor) or not may_run_ahead(plan):
-            return self._run_each(feeds, take)
+            return self._run_each(feeds, take, observers)
         source, latest = iter(feeds), dict[int, NDArray]()
 
         def values() -> Iterator[Mapping[int, NDArray]]:
@@ -341,7 +344,7 @@ class GraphExecutionState(ExecutorGenerations):
                 self._faults.record(executor.take_faults(), executor.devices)
             if not self._faults.may_retry(refused):
                 raise refused
-            self._run_each(itertools.chain([latest], source), take)
+            self._run_each(itertools.chain([latest], source), take, observers)
 
 
 class Load(NamedTuple):
