@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.types.plan_types import PlanValue
 from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.device import Device, PreparedPlan, WrappedPreparedPlan
+from vksched.runtime.executors.base_executor import INTERRUPTED_S
 from vksched.runtime.simulated.device_wrapper import WrappedDevice
 
 NAMES = ["null", *vulkan_names()[-1:]]
@@ -205,3 +207,123 @@ def test_a_failure_is_raised_if_the_user_wants_it() -> None:
         run = sched.compile(vs.neg(held), {"*": device.name}, updates=updates, ahead=True)
         with pytest.raises(vs.DeviceLost):
             run.run_ahead(({} for _ in range(3)), lambda result: True)
+
+
+class Hung(WatchedPlan):
+    """Once it hangs, it ends no submission, while the user presses Ctrl-C again and again."""
+
+    limits_s: ClassVar[list[float]] = []
+    hangs: ClassVar[bool] = False
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        if not self.hangs:
+            return super().wait(slot, split, timeout_s)
+        self.limits_s.append(timeout_s)
+        time.sleep(0.1)
+        if timeout_s < INTERRUPTED_S - 0.25 or len(self.limits_s) > 9:
+            raise vs.DeviceTimeout("[wait] hung")
+        raise KeyboardInterrupt
+
+
+class HungDevice(Watched):
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> PreparedPlan:
+        return Hung(self, self.device.prepare(plan, index, progress))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_all_interrupts_of_a_device_that_hangs_have_one_deadline(ahead: bool) -> None:
+    device = HungDevice(null_devices(1)[1][0])
+    with counting(device, ahead) as (sched, run, held):
+        assert run.plan.commits_early
+        Hung.hangs = False
+        run(x=X)
+        Hung.hangs = True
+        Hung.limits_s.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run.run_ahead(feeds(3), lambda result: True) if ahead else run(x=X)
+        first, *others = Hung.limits_s
+        assert first > INTERRUPTED_S >= others[0] and others == sorted(others, reverse=True)
+        assert 2 < len(others) < 6
+        assert device.name in sched.failed_devices
+        with pytest.raises(vs.StateLost, match="'held'"):
+            sched.read(held)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_without_memory_is_repeated(name: str) -> None:
+    """Nothing of it was submitted that writes states: these are right, and the device is in use."""
+    for at in itertools.count():
+        device = vs.FaultInjectionDevice(opened(name), None, "memory", "submit", times=1)
+        with counting(device) as (sched, run, held):
+            run(x=X)
+            device.at = device.calls["submit"] + at
+            found: list[Any] = []
+            run.run_ahead(feeds(4), into(found))
+            assert len(found) == 4 and not sched.failed_devices
+            assert all(np.array_equal(f, X * n - (X + n + 1)) for n, f in enumerate(found))
+            assert np.array_equal(sched.read(held), X + 5)
+            if not device.failed:
+                break
+    assert at == 8  # two splits of each run
+
+
+def test_a_run_in_flight_is_awaited_before_one_without_memory_ends() -> None:
+    device = vs.FaultInjectionDevice(null_devices(1)[1][0], 3, "memory", "submit", times=1)
+    watched = Watched(device)
+    with counting(watched) as (sched, run, held):
+        found: list[Any] = []
+        run.run_ahead(feeds(2), lambda result: bool(found.append(result)))
+        calls = [call for call, _ in itertools.groupby(watched.calls)]
+        assert calls == ["submit 0", "submit 1", "wait 0", "fetch 0"]
+        assert len(found) == 1 and np.array_equal(sched.read(held), X + 1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_no_inputs(ahead: bool) -> None:
+    with counting(null_devices(1)[1][0], ahead) as (sched, run, held):
+        run.run_ahead([], lambda result: True)
+        assert np.array_equal(sched.read(held), X)
+        run.run_ahead(feeds(2), lambda result: True)
+        assert np.array_equal(sched.read(held), X + 2)
+
+
+def test_a_slot_that_does_not_begin_costs_the_device() -> None:
+    class Plan(WatchedPlan):
+        def begin(self, slot: int) -> None:
+            if device.at == 99:
+                raise vs.DeviceLost("[begin] gone")
+            super().begin(slot)
+
+    class Device_(Watched):
+        def prepare(
+            self, plan: PlanValue, index: int, progress: Progress | None = None
+        ) -> PreparedPlan:
+            return Plan(self, self.device.prepare(plan, index, progress))
+
+    device = Device_(null_devices(1)[1][0])
+    with counting(device) as (sched, run, _):
+        run(x=X)
+        device.at = 99
+        run.run_ahead(feeds(3), lambda result: True)
+        assert device.name in sched.failed_devices
+
+
+def test_observers_are_called_and_may_end_a_run() -> None:
+    seen: list[NDArray] = []
+    held = vs.state(X, name="held", backup=False)
+    minus = vs.mul(vs.input("x", X.shape), -1.0, name="minus")
+
+    def observe(name: str, value: NDArray) -> bool:
+        seen.append(value)
+        return len(seen) < 3
+
+    with vs.Scheduler(null_devices(1)[1]) as sched:
+        options: dict[str, Any] = {"updates": {held: held + 1.0}, "observe": {minus: observe}}
+        run = sched.compile(minus + held, {"*": "null:0"}, ahead=True, **options)
+        found: list[Any] = []
+        with pytest.raises(vs.RunCancelled):
+            run.run_ahead(feeds(9), into(found))
+        assert all(np.array_equal(value, -X * n) for n, value in enumerate(seen))
+        assert len(seen) == 3 and len(found) == 2 and np.array_equal(sched.read(held), X + 2)

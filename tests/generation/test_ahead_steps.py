@@ -143,3 +143,20 @@ def test_steps_ahead_are_off_without_prepare_and_on_cpus(model: LanguageModel) -
         steps._ahead.prepare(steps.steps.run(steps._size(1)))
         assert not steps.decodes_ahead, "a CPU driver needs the cores of the host"
         steps.close()
+
+
+def test_steps_ahead_are_compiled_last(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are optional: their memory must not lack for a graph that is needed."""
+    with vs.Scheduler(["cpu"]) as sched:
+        steps = SlotSteps(sched, model, 48, 2)
+        monkeypatch.setattr(SlotSteps, "row_counts", (1, 2))
+        compiled: list[int] = []
+        monkeypatch.setattr(
+            steps._ahead, "prepare", lambda decode: compiled.append(len(steps.steps.runs))
+        )
+        steps.prepare()
+        assert steps._size(1, 2) in steps.steps.runs
+        assert compiled == [len(steps.steps.runs)]
+        steps.close()

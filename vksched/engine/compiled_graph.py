@@ -21,14 +21,15 @@ Examples: tests/engine/test_faults.py, tests/scheduler/test_closing.py.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import DeviceError, PlanError, VkschedError
+from ..common.errors import DeviceError, OutOfMemory, PlanError, VkschedError
 from ..common.fork_guard import Owner
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
@@ -109,6 +110,7 @@ class GraphExecutionState(ExecutorGenerations):
         self,
         feeds: Iterable[Mapping[int, NDArray]],
         take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None = None,
     ) -> None:
         """Run once for each of some inputs; see `CompiledGraph.run_ahead`."""
         self._owner.require("the compiled graph")
@@ -117,7 +119,7 @@ class GraphExecutionState(ExecutorGenerations):
         try:  # an interrupt may come between any two calls
             self._callers.add(me)
             self._require_open()
-            self._run_ahead(feeds, take)
+            self._run_ahead(feeds, take, observers)
         finally:
             self._callers.discard(me)
             if self._closing:
@@ -280,29 +282,46 @@ class GraphExecutionState(ExecutorGenerations):
                     self._ready()
             return results.outputs, results.plan_and_stats
 
+    def _run_each(
+        self,
+        feeds: Iterable[Mapping[int, NDArray]],
+        take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None,
+    ) -> None:
+        """Run for some inputs, one after the other, until `take` returns False."""
+        for each in feeds:
+            if not take(self._run_until_done(each, observers)[0]):
+                return
+
     def _run_ahead(
         self,
         feeds: Iterable[Mapping[int, NDArray]],
         take: Callable[[tuple[NDArray, ...]], bool],
+        observers: Observers | None,
     ) -> None:
         executor = self._executor
         if self._stale or self._drift.left or not works(executor, self._quarantine):
             executor = self._ready()
         plan, devices = executor.plan, executor.devices
         if not isinstance(executor, PlanExecutor) or not may_run_ahead(plan):
-            for each in feeds:
-                if not take(self._run_until_done(each, None)[0]):
-                    return
-            return
-        values = (self._request.values_by_id(plan.graph, each, {})[0] for each in feeds)
+            return self._run_each(feeds, take, observers)
+        source, latest = iter(feeds), dict[int, NDArray]()
+
+        def values() -> Iterator[Mapping[int, NDArray]]:
+            nonlocal latest
+            for each in source:
+                latest = dict(each)
+                yield self._request.values_by_id(plan.graph, each, {})[0]
+
         stats: list[RunStats] = []
+        refused: OutOfMemory | None = None
         try:
             with self._states.running(plan.graph):
                 if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                     return  # while this run waited for the states
                 self._states.finish_run(plan, devices, ())  # there are no backups
                 try:
-                    stats = run_ahead(executor, values, take)
+                    stats, refused = run_ahead(executor, values(), take)
                 except StatesTorn as failure:
                     self._states.mark_torn(plan, devices, str(failure))
                     raise
@@ -318,7 +337,14 @@ class GraphExecutionState(ExecutorGenerations):
             return
         for of_run in stats:
             self.history.add(plan, of_run)
-        self._watch(executor, plan, stats[-1])
+        if stats:
+            self._watch(executor, plan, stats[-1])
+        if refused is not None:
+            with self._changing:
+                self._faults.record(executor.take_faults(), executor.devices)
+            if not self._faults.may_retry(refused):
+                raise refused
+            self._run_each(itertools.chain([latest], source), take, observers)
 
 
 class Load(NamedTuple):

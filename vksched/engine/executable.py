@@ -138,7 +138,9 @@ class CompiledGraph(ProcessBound):
         Values that a run needs from the one before must be states. The graph must be compiled with
         `ahead=True`, all of its indices need bounds, and no state may have a backup; otherwise the
         runs are one after the other. All of them together hold the states. After a device failure
-        the call returns early, and the next use of the states raises StateLost.
+        the call returns early, and the next use of the states raises StateLost. Observers are
+        called as in other runs; a graph with observers has its runs one after the other. No results
+        are checked for values that exceed the range of float16.
 
         Parameters
         ----------
@@ -149,7 +151,7 @@ class CompiledGraph(ProcessBound):
             ahead is complete then, and its outputs are dropped.
         """
         feeds = (self._feeds((), each, copy=False) for each in inputs)
-        self._compiled.run_ahead(feeds, lambda outputs: take(self._pack(outputs)))
+        self._compiled.run_ahead(feeds, lambda outputs: take(self._pack(outputs)), self._observers)
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Start a run and return its future at once. Inputs are copied, so the caller may change

@@ -114,10 +114,11 @@ class PromptSteps(SlotGraphs):
         return row
 
     def _check_cache(self, slot: int, token: int, tokens: int) -> None:
-        """Do the same if rows of a float16 cache exceed its range; kernels that round the keys of
-        their own step may hide them. All chunks before the first decode step are checked.
+        """Call `_check_finite` for a step that reads all rows: those of a float16 cache may exceed
+        its range, and kernels that round the keys of their own step may hide them. All chunks
+        before the first decode step are checked.
 
-        A step of one more token reads all rows. It writes a row behind those of the slot, or the
+        This step of one more token writes a row behind those of the slot, or the
         last row of a full slot again, which no other text can reuse; recurrent states are restored
         after it.
         """

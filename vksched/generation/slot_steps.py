@@ -253,15 +253,13 @@ class SlotSteps(PromptSteps):
         self._prepare_picture()
         self._cache_rows().prepare()
         self._cache_states().prepare()
-        self._ahead.prepare(self.steps.run(self._size(1)))
-        if self._slots == 1:
-            return
-        for rows in self.row_counts:
+        for rows in self.row_counts if self._slots > 1 else ():
             size = self._size(1, rows)
             self._run(size, [], [], [])
             began = time.perf_counter()
             self._run(size, [], [], [])
             self._times.measure(rows, time.perf_counter() - began)
+        self._ahead.prepare(self.steps.run(self._size(1)))  # last, as others need memory first
 
     def prepare_verify(self) -> None:
         """Compile the verify graphs."""

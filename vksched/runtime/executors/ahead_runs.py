@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from ...common.dtypes import NDArray
-from ...common.errors import DeviceError, RunCancelled
+from ...common.errors import DeviceError, OutOfMemory, RunCancelled
 from ...plan.plan import Plan
 from ..run_stats import RunStats
 from .base_executor import RunResult, StatesTorn
@@ -34,9 +34,13 @@ def may_run_ahead(plan: Plan) -> bool:
     return plan.commits_early and plan.copies >= SLOTS and not plan.graph.backed_up_states
 
 
-def run_ahead(executor: PlanExecutor, feeds: Iterator[Feeds], take: Take) -> list[RunStats]:
+def run_ahead(
+    executor: PlanExecutor, feeds: Iterator[Feeds], take: Take
+) -> tuple[list[RunStats], OutOfMemory | None]:
     """Run once for each of some inputs, until `take` returns False for the outputs of a run; the
-    calling thread has the states. Return the statistics of the runs.
+    calling thread has the states. Return the statistics of the runs. If the device had no memory
+    for the last inputs that were read, and further outputs are wanted, also return its error: the
+    states are those after the runs before, and the executor is out of use.
 
     executor: that of a plan that `may_run_ahead`.
 
@@ -50,7 +54,7 @@ def run_ahead(executor: PlanExecutor, feeds: Iterator[Feeds], take: Take) -> lis
     with executor.all_slots():
         runs = _AheadRuns(executor)
         runs.run(feeds, take)
-        return runs.stats
+        return runs.stats, runs.refused
 
 
 class _AheadRuns:
@@ -61,27 +65,47 @@ class _AheadRuns:
         self._in_flight: list[tuple[RunRecord, float]] = []
         """The submitted runs whose end was not seen, with their start times."""
         self.stats: list[RunStats] = []
+        self.refused: OutOfMemory | None = None
 
     def run(self, feeds: Iterator[Feeds], take: Take) -> None:
         try:
-            self._start(next(feeds), 0)
+            goes_on = self._start_next(feeds, 0)
             for number in itertools.count(1):
-                if (following := next(feeds, None)) is not None:
-                    self._start(following, number)
-                if not _takes(take, self._end()) or not self._in_flight:
+                goes_on = goes_on and self._start_next(feeds, number)
+                if not self._in_flight:
+                    break
+                if not _takes(take, self._end()):
+                    self.refused = None
                     break
             while self._in_flight:
                 self._end()
         except BaseException as error:
             self._give_up(error)
 
+    def _start_next(self, feeds: Iterator[Feeds], number: int) -> bool:
+        """Start the next run; return False if there is none, or no memory for it."""
+        following = next(feeds, None)
+        if following is None:
+            return False
+        try:
+            self._start(following, number)
+        except OutOfMemory as error:
+            run = self._in_flight[-1][0]
+            if self._executor.is_written(run, error):
+                raise
+            self._forget(-1)
+            self._executor.fail(run, error)
+            self.refused = error
+            return False
+        return True
+
     def _start(self, feeds: Feeds, number: int) -> None:
         executor, slot = self._executor, number % SLOTS
         run, start_s = executor.new_run(slot, feeds), executor.now_s()
-        executor.begin(run)
-        self._in_flight.append((run, start_s))
         if executor.race_log:
             executor.race_log.acquire(slot)
+        self._in_flight.append((run, start_s))
+        executor.begin(run)
         executor.submit_all(run)
 
     def _end(self) -> tuple[NDArray, ...]:
@@ -93,22 +117,26 @@ class _AheadRuns:
         self._forget()
         return results.outputs
 
-    def _forget(self) -> None:
-        """Remove the oldest run, which has ended."""
-        run, _ = self._in_flight.pop(0)
+    def _forget(self, place: int = 0) -> None:
+        """Remove a run, by default the oldest one, which has ended."""
+        run, _ = self._in_flight.pop(place)
         if self._executor.race_log:
             self._executor.race_log.release(run.slot)
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Wait for the runs in flight, also after interrupts, and raise the error. The states are
-        then those after the last one of these runs.
+        then those after the last one of these runs. A device that does not end them soon after an
+        interrupt has failed.
         """
         failure = error if isinstance(error, DeviceError) else None
         while self._in_flight and failure is None:
             run = self._in_flight[0][0]
             try:  # an interrupt may occur between any two calls
-                self._executor.submit_all(run)
-                self._executor.finish(run, RunResult(()))
+                for each, _ in self._in_flight if not isinstance(error, Exception) else ():
+                    self._executor.limit_waits(each)
+                if run.submitted_s:
+                    self._executor.submit_all(run)
+                    self._executor.finish(run, RunResult(()))
                 self._forget()
             except DeviceError as another:
                 failure = another

@@ -51,7 +51,7 @@ class PlanExecutor(SplitExecutor):
             self.finish(run, results)
             self._agree(run, results)
         except BaseException as error:
-            if self._is_written(run, error):
+            if self.is_written(run, error):
                 self._end_early(run, results, error)
             device = run.device
             if isinstance(error, DeviceError):
@@ -148,11 +148,14 @@ class PlanExecutor(SplitExecutor):
         goes_on: bool,
     ) -> None:
         """Call all steps and collect their errors; an interrupted step is called again, because an
-        interrupt is raised after states are written. goes_on: an error does not end the steps.
+        interrupt is raised after states are written. All repeats have one timeout. goes_on: an
+        error does not end the steps.
         """
         done = 0
         while done < len(steps):
             try:  # an interrupt may occur between any two calls
+                if causes:
+                    self.limit_waits(run, self._timeout_s)
                 while done < len(steps):
                     steps[done]()
                     done += 1
@@ -175,7 +178,7 @@ class PlanExecutor(SplitExecutor):
         torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
         return CommitFailed(cause, results, frozenset(torn))
 
-    def _is_written(self, run: RunRecord, error: BaseException) -> bool:
+    def is_written(self, run: RunRecord, error: BaseException) -> bool:
         """Return True if an early commit may have changed states when a run failed. One that found
         no memory was not submitted: early commits are brief, so each is one submission.
         """
@@ -185,7 +188,7 @@ class PlanExecutor(SplitExecutor):
 
     def _end_early(self, run: RunRecord, results: RunResult, error: BaseException) -> NoReturn:
         """End a run that failed after its early commit: an interrupt is raised once the states are
-        written; after a device failure they are torn.
+        written; after a device failure they are torn, also if the device does not end it soon.
         """
         causes = [error]
         if isinstance(error, DeviceError):
@@ -193,7 +196,10 @@ class PlanExecutor(SplitExecutor):
             self._fail(run, failure)
             causes = [failure]
         elif not isinstance(error, Exception):
-            steps = [partial(self.submit_all, run), partial(self.finish, run, results)]
+            steps = [
+                *(partial(self.limit_waits, run), partial(self.submit_all, run)),
+                partial(self.finish, run, results),
+            ]
             self._call_all(run, steps, causes, goes_on=False)
         failed = self._commit_failed(run, results, causes[0])
         if any(isinstance(cause, DeviceError) for cause in causes):

@@ -5,6 +5,7 @@ Examples: tests/runtime/test_executor.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,8 @@ class RunRecord:
     """Splits that the device has received for certain: an interrupt may occur during a
     submission.
     """
+    deadline_s: float = math.inf
+    """The end of all waits after an interrupt, by the scheduler's clock."""
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
     device: int = 0

@@ -104,7 +104,8 @@ class SplitExecutor(BaseExecutor):
             return
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
-        self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
+        limit_s = min(self._timeout_s, max(0.0, run.deadline_s - start))
+        self._ask(run, split_id).wait(run.slot, split_id, limit_s)
         end = self._trace.clock.now()
         run.spans.append(("wait", split_id, start, end))
         run.waits += 1
@@ -121,6 +122,13 @@ class SplitExecutor(BaseExecutor):
         for complete in splits[first:done]:
             if self.plan.splits[complete].observed:
                 self._show(run, self.plan.splits[complete].observed)
+
+    def limit_waits(self, run: RunRecord, limit_s: float = INTERRUPTED_S) -> None:
+        """End all further waits of an interrupted run within a time from now; further interrupts
+        give it no more.
+        """
+        end = self._trace.clock.now() + min(limit_s, self._timeout_s)
+        run.deadline_s = min(run.deadline_s, end)
 
     def _wait_if_begun(self, run: RunRecord, split_id: int) -> None:
         if split_id in run.submitted_s:
