@@ -327,3 +327,20 @@ def test_observers_are_called_and_may_end_a_run() -> None:
             run.run_ahead(feeds(9), into(found))
         assert all(np.array_equal(value, -X * n) for n, value in enumerate(seen))
         assert len(seen) == 3 and len(found) == 2 and np.array_equal(sched.read(held), X + 2)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+def test_results_before_a_wrong_input_are_taken(good: int, ahead: bool) -> None:
+    def lost() -> Iterator[dict[str, NDArray]]:
+        yield from feeds(good)
+        raise vs.DeviceLost("[read] the device of the inputs is gone")
+
+    wrong = [*feeds(good), {"y": X}]
+    for inputs, error in ((wrong, vs.GraphError), (lost(), vs.DeviceLost)):
+        with counting(null_devices(1)[1][0], ahead) as (sched, run, held):
+            found: list[Any] = []
+            with pytest.raises(error):
+                run.run_ahead(inputs, into(found))
+            assert len(found) == good and np.array_equal(sched.read(held), X + good)
+            assert not sched.failed_devices

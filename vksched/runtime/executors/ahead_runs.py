@@ -48,6 +48,8 @@ def run_ahead(
     ------
     ExecutorClosed
         The executor accepts no runs any more; none has begun.
+    Exception
+        The error of inputs that cannot be read; `take` got the outputs of all runs before.
     StatesTorn
         The device failed while runs wrote states.
     """
@@ -66,6 +68,7 @@ class _AheadRuns:
         """The submitted runs whose end was not seen, with their start times."""
         self.stats: list[RunStats] = []
         self.refused: OutOfMemory | None = None
+        self._input_error: Exception | None = None
 
     def run(self, feeds: Iterator[Feeds], take: Take) -> None:
         try:
@@ -81,10 +84,18 @@ class _AheadRuns:
                 self._end()
         except BaseException as error:
             self._give_up(error)
+        if self._input_error is not None:
+            raise self._input_error
 
     def _start_next(self, feeds: Iterator[Feeds], number: int) -> bool:
-        """Start the next run; return False if there is none, or no memory for it."""
-        following = next(feeds, None)
+        """Start the next run; return False if there is none, no memory for it, or its inputs cannot
+        be read.
+        """
+        try:
+            following = next(feeds, None)
+        except Exception as error:  # raised after the runs before it
+            self._input_error = error
+            return False
         if following is None:
             return False
         try:
