@@ -27,7 +27,9 @@ from vksched.passes.collapse_layers import MIN_LAYERS, VISIBLE_LAYERS, collapse_
 from vksched.topology.limits import Limits
 
 DEPTH = 12
-DECODERS = [name for name in language.NAMES if not name.startswith(("bert", "nomic"))]
+LEFT_OUT = ("bert", "nomic", "gemma-embedding", "gemma3n", "gemma4")
+"""Encoders, and models with a table that has columns for each layer."""
+DECODERS = [name for name in language.NAMES if not name.startswith(LEFT_OUT)]
 CONSTRAINTS = {
     "numpy": RewriteConstraints(),
     "vulkan": RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30),

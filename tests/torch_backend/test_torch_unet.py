@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -95,6 +96,7 @@ def losses(model: Any, x: Any, steps: Any, noise: Any) -> tuple[Any, Any]:
 
 def segments() -> list[DeviceSegment]:
     """Return the segments on devices of all programs; no node may run in eager PyTorch."""
+    gc.collect()  # programs of earlier tests
     special = [m for _, p in programs() for m in p.specialisations.values()]
     assert special and all(m.unsupported == {} for m in special)
     return [step for m in special for step in m.steps if isinstance(step, DeviceSegment)]
