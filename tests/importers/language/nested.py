@@ -66,7 +66,7 @@ def halves(name: str, array: NDArray) -> dict[str, NDArray]:
 
 
 def shuffled(name: str, array: NDArray, config: Mapping[str, Any]) -> NDArray:
-    """Return a tensor of PLaMo with heads of queries that share keys beside each other."""
+    """Return a tensor of PLaMo in which heads of queries that share keys are neighbours."""
     shared, heads = config["num_key_value_heads"], config["num_attention_heads"]
     by_head = array if name.endswith("q_proj.weight") else array.T
     by_head = by_head.reshape(heads // shared, shared, -1, by_head.shape[1]).swapaxes(0, 1)
