@@ -62,8 +62,9 @@ CEILINGS = {*COPY, *FMA}
 
 
 ELSEWHERE = re.compile(
-    r"quant_gemm_(coopmat_splitk_)?\w+_fp16acc|quant_gemm_coopmat_splitk_\w+"
-    r"|quant_gemv_(merged|mixed|merged_rope)_\w+|attention_coopmat_kvcache"
+    r"quant_gemm_(?!coopmat_)\w+_fp16acc|quant_gemm_coopmat_splitk_(?!b?f16)\w+"
+    r"|quant_gemv_merged_(rope_)?int8_\w+|quant_gemv_mixed_(dot2_)?rope_(?!q4_k)\w+"
+    r"|attention_coopmat_kvcache"
 )
 """Kernels of which not every format has a case that takes it: they have tests of their own, in
 test_quant_gemm.py, test_quant_gemm_tiled.py, test_coopmat.py, test_gemv_rows.py and

@@ -130,7 +130,7 @@ def test_results_are_there_after_the_wait(context: Context, spirv: Callable[[str
 
 @pytest.mark.usefixtures("polling")
 def test_long_waits_sleep(context: Context, spirv: Callable[[str], bytes]) -> None:
-    """The spinner has told its duration while it looked for its number of turns.
+    """The duration of the spinner is known from the search for its number of turns.
 
     A thread that loses its core between two polls for all of 0.1 s finds the fence signalled.
     """
