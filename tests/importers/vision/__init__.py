@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,26 +49,25 @@ class VisionGolden:
     pixels: NDArray
 
 
-def load() -> VisionGolden:
-    stored = json.loads((FOLDER / "gemma3.json").read_text("utf-8"))
+def read(name: str, architecture: str) -> VisionGolden:
+    """Return a golden file; features and pixels have the rows of the file."""
+    stored = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     features, logits, pixels = (
         np.array([row.split() for row in stored[key]], np.float32)
         for key in ("features", "logits", "pixels")
     )
-    shapes = {name: tuple(shape) for name, shape in stored["tensors"].items()}
-    own = {name: shape for name, shape in shapes.items() if name.startswith(("v.", "mm."))}
-    rest = {name: shape for name, shape in shapes.items() if name not in own}
+    shapes = {key: tuple(shape) for key, shape in stored["tensors"].items()}
+    own = {key: shape for key, shape in shapes.items() if key.startswith(("v.", "mm."))}
+    rest = {key: shape for key, shape in shapes.items() if key not in own}
     ids = np.array(stored["ids"], np.int32)
-    text = language.Golden("gemma3", "gemma3", stored["text"], rest, ids, logits)
-    return VisionGolden(
-        text,
-        stored["vision"],
-        own,
-        ids,
-        features.reshape(2, PICTURE_TOKENS, -1),
-        logits,
-        pixels.reshape(3, 14, 14),
-    )
+    text = language.Golden(name, architecture, stored["text"], rest, ids, logits)
+    return VisionGolden(text, stored["vision"], own, ids, features, logits, pixels)
+
+
+def load() -> VisionGolden:
+    found = read("gemma3", "gemma3")
+    features = found.features.reshape(2, PICTURE_TOKENS, -1)
+    return replace(found, features=features, pixels=found.pixels.reshape(3, 14, 14))
 
 
 def picture() -> NDArray:

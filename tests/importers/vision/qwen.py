@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from vksched.generation.pictures.prompt_pictures import (
 from vksched.importers.gguf.model import LanguageModel
 from vksched.importers.gguf.vision.vision_model import VisionModel
 
-from . import FOLDER
+from . import read
 from .projectors import KINDS
 
 NAMES = ("qwen2vl", "qwen25vl", "qwen3vl")
@@ -116,18 +115,10 @@ class QwenGolden:
 
 
 def load(name: str) -> QwenGolden:
-    stored = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    features, logits, resized = (
-        np.array([row.split() for row in stored[key]], np.float32)
-        for key in ("features", "logits", "pixels")
-    )
-    shapes = {key: tuple(shape) for key, shape in stored["tensors"].items()}
-    own = {key: shape for key, shape in shapes.items() if key.startswith(("v.", "mm."))}
-    rest = {key: shape for key, shape in shapes.items() if key not in own}
-    ids = np.array(stored["ids"], np.int32)
-    text = language.Golden(name, ARCHITECTURES.get(name, name), stored["text"], rest, ids, logits)
-    resized = resized.reshape(3, -1, resized.shape[1])
-    return QwenGolden(name, text, stored["vision"], own, ids, features, logits, resized)
+    found = read(name, ARCHITECTURES.get(name, name))
+    resized = found.pixels.reshape(3, -1, found.pixels.shape[1])
+    about = found.text, found.vision, found.tensors, found.ids, found.features, found.logits
+    return QwenGolden(name, *about, resized)
 
 
 def model_draft(golden: QwenGolden) -> Draft:
