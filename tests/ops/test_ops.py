@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,15 +60,6 @@ CEILINGS = {*COPY, *FMA}
 """What `vksched bench` holds kernels against, and no kernels themselves."""
 
 
-ELSEWHERE = re.compile(
-    r"quant_gemm_(?!coopmat_)\w+_fp16acc|quant_gemm_coopmat_splitk_(?!b?f16)\w+"
-    r"|quant_gemv_merged_(rope_)?int8_\w+|quant_gemv_mixed_(dot2_)?rope_(?!q4_k)\w+"
-    r"|attention_coopmat_kvcache"
-)
-"""Kernels of which not every format has a case that takes it: they have tests of their own, in
-test_quant_gemm.py, test_quant_gemm_tiled.py, test_coopmat.py, test_gemv_rows.py and
-test_gemv_mixed.py.
-"""
 NAMES = vulkan_names() or [None]
 
 
@@ -273,7 +263,8 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     split = replace(many, memory_model=True, memory_model_checked=True, cores=1024)
     laned += [many, split, *(replace(each, fp16_sums_faster=True) for each in (many, split))]
     laned += [replace(each, matrices=(), mixed_dot=False) for each in laned[-2:]]
-    laned.append(replace(split, matrices=(), integer_dot=True, integer_dot_fast=True))
+    dots = replace(split, matrices=(), integer_dot=True, integer_dot_fast=True)
+    laned.append(replace(dots, max_invocations=1024, max_local_size=(1024, 1024, 64)))
     for case in (*CASES, *FP16, *PRECISE):
         op = all_ops()[case.op]
         for call in calls_of(case, (*LOWERED.values(), ROUNDING, MIN_ROUNDING, DOTS, *laned)):
@@ -285,7 +276,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     others = {*FUSED_SHADERS.values(), *CEILINGS}  # plans and benchmarks dispatch them, and no call
     unused = {*load_manifest(), *left_out()} - used - others
     assert used | others <= {*load_manifest(), *left_out()}
-    assert {name for name in unused if not ELSEWHERE.fullmatch(name)} == set()
+    assert unused == set()
 
 
 @pytest.mark.scales

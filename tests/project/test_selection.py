@@ -96,8 +96,8 @@ def test_every_op_runs_on_every_device_and_every_feature_on_one(
             assert chosen or not runs, op
             dispatched = [any(run.pipelines for run in some) for some in (runs, chosen)]
             assert op in NUMPY_ONLY or dispatched[0] is dispatched[1], op
-            features |= {f for run in runs for f in features_of(run)}
-            covered |= {f for run in chosen for f in features_of(run)}
+            features |= {f for run in runs for f in features_of(run, limits)}
+            covered |= {f for run in chosen for f in features_of(run, limits)}
             shaders |= {d.shader for run in runs for d in run.lowering.dispatches}
             chosen_shaders |= {d.shader for run in chosen for d in run.lowering.dispatches}
             count, chosen_count = count + len(runs), chosen_count + len(chosen)
@@ -128,7 +128,7 @@ def test_features_tell_what_a_mistake_may_depend_on(limits: tuple[Limits, ...]) 
         f[0]
         for op in ("matmul", "fused_elementwise")
         for r in runs_of(op, limits[0])
-        for f in features_of(r)
+        for f in features_of(r, limits)
     }
     wanted = "shader variant epilogue step attribute types ranks size vec4"
     assert kinds >= set(wanted.split()) | {"not finite", "several dispatches"}

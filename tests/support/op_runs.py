@@ -133,7 +133,7 @@ def _lowered(case: OpSample, sets: Mapping[str, Limits], source: str) -> Iterato
                 yield OpRun(case, name, variant, lowering, source)
 
 
-@lru_cache(8)
+@lru_cache(16)
 def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
     """Return all runs of an op's cases on a device with these limits of its own."""
     runs: list[OpRun] = []
@@ -155,13 +155,15 @@ def cases_of(op: str, cases: Iterable[OpSample] = CASES) -> list[OpSample]:
 # -- the choice ------------------------------------------------------------------------------------
 
 
-def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
-    """Return all that a run covers of its op: what a mistake may depend on."""
+def features_of(run: OpRun, limits: tuple[Limits, ...]) -> frozenset[tuple[Hashable, ...]]:
+    """Return all that a run covers of its op on devices with these limits: what a mistake may
+    depend on.
+    """
     dispatches = run.lowering.dispatches
     steps = [call for d in dispatches for call, *_ in d.steps.calls]
     shaders = {d.shader for d in dispatches}
     found: set[tuple[Hashable, ...]] = features_of_case(run.case)
-    found |= {("shader", s) for s in shaders if _owner_of(s) == run.case.op}
+    found |= {("shader", s) for s in shaders if _owner_of(s, limits) == run.case.op}
     found |= {("variant", run.variant), ("epilogue", bool(steps))}
     if run.case.op == "fused_elementwise":  # which has the functions of all epilogues
         found |= {("step", name) for name in steps}
@@ -197,12 +199,22 @@ def choose_cases(op: str) -> list[int]:
 
 
 @lru_cache(1 << 12)
-def _owner_of(shader: str) -> str:
-    """Return the op that covers a shader: of those that dispatch it the one with fewest others."""
+def _owner_of(shader: str, limits: tuple[Limits, ...]) -> str:
+    """Return the op that covers a shader: of those with a run that dispatches it the one that it is
+    named after, or the one with fewest others.
+    """
     if shader in CONVERTER_SHADERS:
         return "cast"
     ops = [o for o in computing_ops() if shader in _shaders_of(o)]
-    return min(ops, key=lambda o: (not shader.startswith(o), len(_shaders_of(o)), o))
+    ops.sort(key=lambda o: (not shader.startswith(o), len(_shaders_of(o)), o))
+    return next(o for o in ops if shader in _dispatched(o, limits))
+
+
+@lru_cache(1 << 10)
+def _dispatched(op: str, limits: tuple[Limits, ...]) -> frozenset[str]:
+    """Return the shaders of all runs of an op."""
+    runs = (run for own in limits for run in runs_of(op, own))
+    return frozenset(d.shader for run in runs for d in run.lowering.dispatches)
 
 
 def _shaders_of(op: str) -> tuple[str, ...]:
@@ -239,7 +251,8 @@ def _choose_on_all(op: str, limits: tuple[Limits, ...]) -> tuple[tuple[int, ...]
         for number, run in enumerate(runs_of(op, own))
     ]
     features = [
-        features_of(run) | {("device", device, bool(run.pipelines))} for device, _, run in items
+        features_of(run, limits) | {("device", device, bool(run.pipelines))}
+        for device, _, run in items
     ]
     known: list[frozenset[Hashable]] = [frozenset() for _ in limits]
 

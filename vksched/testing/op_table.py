@@ -142,6 +142,7 @@ PRECISE = [
     *quantized_linear.ROUNDED,
     *norm.ROUNDED,
     *merged_linear_rope.ROUNDED,
+    *attention_with_kvcache.ROUNDED,
 ]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})

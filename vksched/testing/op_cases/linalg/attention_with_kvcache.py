@@ -8,9 +8,11 @@ from .... import ops
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, GraphError, ShapeError
 from ....ir.attrs import AttrValue
+from ....ir.precision import MIXED
 from ....ir.tensor import Tensor, input
 from ....ops.attention.kv_q8_0 import pack_q8_0
 from ....ops.creation.state import state
+from ..conv.precision import with_precision
 from ..op_sample import ErrorSample, OpSample, floats
 from .attention import attributes
 
@@ -254,6 +256,8 @@ OF_PROMPTS = [
     case for case in CASES if case.name.startswith("411") and not case.name.endswith("tall")
 ]
 """Many queries with quantized keys."""
+ROUNDED = [with_precision(cached((1, 6, 40, 64), (3, 150), 48, 97, 40, right=0), MIXED)]
+"""Many queries that may be rounded, with a cache in float32."""
 
 _Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
 

@@ -11,8 +11,9 @@ import numpy as np
 from ....common.dtypes import FLOAT16, FLOAT32, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
-from ....ir.precision import MIXED
+from ....ir.precision import BYTES, MIXED
 from ....ops.elementwise.epilogue import epilogue_attrs
+from ....ops.quantized.gemv_rows import WITH_DOT
 from ....ops.quantized.gguf_formats import FORMATS
 from ....ops.quantized.merged_linear import GATES
 from ..conv.precision import with_precision
@@ -76,6 +77,8 @@ def _of_fp16(case: OpSample) -> OpSample:
 
 
 THREE = (32, 16, 48)
+IN_INT8 = tuple(name for name in FORMATS if name in WITH_DOT)
+"""Formats with kernels that quantize rows to 8 bits."""
 CASES: list[OpSample] = [
     *(merged(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
     *(merged("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
@@ -110,6 +113,10 @@ ROUNDED = [
         _stacked(merged("q4_K", (3, 1), 512, THREE)),
         merged("q8_0", (8, 1), 512, (80,) * 2, True, "silu"),
     )
+] + [
+    with_precision(merged(name, (rows,), 512, THREE, rows == 1), BYTES)
+    for name in IN_INT8
+    for rows in (1, 3)
 ]
 """Samples whose rows may be rounded."""
 

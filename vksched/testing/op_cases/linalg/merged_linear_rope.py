@@ -11,11 +11,11 @@ import numpy as np
 
 from ....common.dtypes import FLOAT16
 from ....common.errors import DTypeError, ShapeError
-from ....ir.precision import MIXED
+from ....ir.precision import BYTES, MIXED
 from ....ops.quantized.gguf_formats import FORMATS
 from ..conv.precision import with_precision
 from ..op_sample import ErrorSample, OpSample, floats
-from .merged_linear import THREE, merged
+from .merged_linear import IN_INT8, THREE, merged
 
 
 def rope(
@@ -102,6 +102,8 @@ CASES: list[OpSample] = [
 ]
 
 ROUNDED = [
+    *(with_precision(rope(name, THREE, 3, 16, 16, True), MIXED) for name in FORMATS),
+    *(with_precision(rope(name, THREE, 3, 16, 16, False), BYTES) for name in IN_INT8),
     *(
         with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way, lead=(rows, 1)), MIXED)
         for way in BOTH

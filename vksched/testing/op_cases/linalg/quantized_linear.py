@@ -153,7 +153,7 @@ CASES: list[OpSample] = [
     *(linear("mxfp4", (m, 32 * runs), 20, True, "within a pair") for m, runs in ((1, 9), (8, 18))),
     *(
         linear(name, (m, count * FORMATS[name].step), 37, False, f"{m} rows")
-        for name in ("q2_K", "q3_K", "q5_0", "q5_K", "iq4_nl", "iq4_xs", "mxfp4")
+        for name in ("q4_1", "q5_1", "q2_K", "q3_K", "q5_0", "q5_K", "iq4_nl", "iq4_xs", "mxfp4")
         for m, count in ((5, 3), (8, 4))
     ),
     *(
@@ -180,13 +180,15 @@ CASES: list[OpSample] = [
     ),
 ]
 ROUNDED = [
-    *(with_precision(linear(name, (33, kind.step), 36), MIXED) for name, kind in FORMATS.items()),
+    *(with_precision(linear(name, (33, 1024), 36), MIXED) for name in FORMATS),
     *(
         with_precision(case, MIXED).as_dtypes({FLOAT32: FLOAT16})
         for case in (linear("q4_K", (33, 512), 48), linear("f16", (20, 96), 17, True))
     ),
 ]
-"""Samples of many rows that may be rounded, some of rows that are stored as float16."""
+"""Samples of many rows that may be rounded, with k long enough for a split, some of rows that are
+stored as float16.
+"""
 FUNCTIONS = [
     FunctionSample("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
     for name in FIRST
