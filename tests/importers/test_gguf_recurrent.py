@@ -124,7 +124,7 @@ def test_missing_tensors_are_named(name: str, missing: str) -> None:
 def test_heads_of_keys_of_qrwkv_6_divide_those_of_queries() -> None:
     data, name = draft(language.load("rwkv6qwen2")), "blk.0.time_mix_key.weight"
     data = replace(data, infos=tuple(each for each in data.infos if each.name != name))
-    data = data.with_tensor(name, (32, 24), Type.F32, bytes(4 * 32 * 24))
+    data = data.with_tensor(name, (24, 32), Type.F32, bytes(4 * 24 * 32))
     with pytest.raises(ModelFormatError, match="a divisor of 4 heads of 8 values as keys, got 24"):
         loaded(data).logits(vs.input("ids", (1, 4), "int32"))
 
