@@ -122,8 +122,7 @@ def _are_equal(graph: Graph, one: int, other: int) -> bool:
         if (a.op, a.type, len(a.inputs)) != (b.op, b.type, len(b.inputs)):
             return False
         if a.op == "constant":
-            arrays = (as_array(graph.data[i]) for i in pair)
-            if not np.array_equal(*arrays):
+            if not np.array_equal(as_array(graph.data[a.id]), as_array(graph.data[b.id])):
                 return False
         elif _is_own(a) or a.attrs != b.attrs:
             return False
