@@ -43,7 +43,7 @@ FILES = (
     "test_ignore_eos.py", "test_metrics.py", "test_rerank.py", "test_security.py",
     "test_stream.py", "test_template.py", "test_tokenize.py", "test_tool_call.py",
 )  # fmt: skip
-"""The test files of features that vksched has; rerank is refused."""
+"""The test files of features that vksched has."""
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from test_executor import null_devices
 from test_precision_networks import like_a_card
 
 import vksched as vs
@@ -118,3 +119,22 @@ def test_states_count_with_their_values(
             run(x=LARGE)
     (text,) = [str(each.message) for each in caught]
     assert "product (matmul)" in text and "operand w holds 1e+06" in text
+
+
+@pytest.mark.parametrize(("switch", "words"), [("0", f"try {SWITCH}=1"), ("1", "holds 1e+06")])
+def test_runs_ahead_are_looked_at_as_others(
+    switch: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if each is submitted before the results of the one before are read."""
+    monkeypatch.setenv(SWITCH, switch)
+    w, found = vs.state(ONES, "w", backup=False), list[object]()
+    x = vs.input("x", LARGE.shape)
+    out = vs.matmul(x, w, name="product")
+    out = out if switch == "1" else out - vs.log(x - 300.0)
+    with warnings.catch_warnings(record=True) as caught, vs.Scheduler(null_devices(1)[1]) as sched:
+        warnings.simplefilter("always")
+        run = sched.compile(out, updates={w: w * 1e3}, precision="mixed", ahead=True)
+        assert run.may_run_ahead
+        run.run_ahead([{"x": LARGE}] * 4, lambda result: not found.append(result))
+    (text,) = [str(each.message) for each in caught if "[precision]" in str(each.message)]
+    assert words in text and len(found) == 4

@@ -136,6 +136,56 @@ def test_logits_that_are_not_finite_end_the_steps_ahead(steps: SlotSteps) -> Non
     assert found == []
 
 
+def test_an_overflow_of_steps_ahead_is_that_of_a_step(
+    steps: SlotSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It empties all slots if another mode is left, without a step that computes it again."""
+    first = GREEDY.choose(steps.prefill(0, PROMPT, 0))
+    rows = [np.full_like(each, np.nan) for each in steps.read_rows(0, len(PROMPT))]
+    steps.write_rows(0, rows)
+    monkeypatch.setattr(steps.steps, "handle_overflow", lambda: True)
+    version = steps.cache_version
+    with pytest.raises(vs.StateLost, match="logits are not finite"):
+        steps.decode_ahead(0, first, len(PROMPT), 9, lambda token: True)
+    assert steps.cache_version > version and not steps._is_cache_checked
+
+
+def test_steps_ahead_are_compiled_again_after_a_loss(steps: SlotSteps) -> None:
+    """A decode step of one row does it, after all graphs that answers need."""
+    steps.forget()
+    assert not steps.decodes_ahead
+    first = GREEDY.choose(steps.prefill(0, PROMPT, 0))
+    assert not steps.decodes_ahead
+    expected = [first, *greedy(steps, 8)[1:]]
+    assert steps.decodes_ahead
+    assert {steps._size(tokens) for tokens in steps.chunk_sizes} <= steps.steps.runs.keys()
+    assert GREEDY.choose(steps.prefill(0, PROMPT, 0)) == first
+    found = [first]
+    steps.decode_ahead(0, first, len(PROMPT), 7, lambda token: not found.append(token))
+    assert found == expected
+
+
+def test_steps_ahead_without_memory_do_not_exist(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are optional: no layers move for them."""
+    with vs.Scheduler(vulkan_names()[-1:]) as sched:
+        steps = SlotSteps(sched, model, 48, 1, ahead=True)
+        expected = GREEDY.choose(steps.prefill(0, PROMPT, 0))
+        compile_ = sched.compile
+
+        def refuse(*args: object, ahead: bool = False, **options: object) -> object:
+            if ahead:
+                raise vs.OutOfMemory("[compile] full")
+            return compile_(*args, **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(sched, "compile", refuse)
+        steps._ahead.prepare(steps.steps.run(steps._size(1)))
+        assert not steps.decodes_ahead and not steps._ahead.is_due
+        assert GREEDY.choose(steps.prefill(0, PROMPT, 0)) == expected
+        steps.close()
+
+
 def test_steps_ahead_are_off_without_prepare_and_on_cpus(model: LanguageModel) -> None:
     with vs.Scheduler(vulkan_names()[-1:]) as sched:
         steps = SlotSteps(sched, model, 48, 1)

@@ -68,6 +68,10 @@ def with_key(data: Draft, name: str, kind: ValueType, value: object) -> Draft:
         ("rwkv7", "wkv.head_size", ValueType.UINT32, 7, ("a divisor of the width 32, got 7",)),
         ("rwkv7", "feed_forward_length", ValueType.UINT32, 40, ("channel_mix_key.weight'",)),
         ("rwkv6", "wkv.head_size", ValueType.UINT32, 16, ("'blk.0.time_mix_first.weight'",)),
+        (
+            *("rwkv6qwen2", "wkv.head_size", ValueType.UINT32, 32),
+            ("'blk.0.time_mix_key.weight': expected a divisor of 1 heads of 32", "got 16 values"),
+        ),
         ("rwkv6", "rescale_every_n_layers", ValueType.INT32, -2, ("got -2",)),
         ("granitehybrid", "rope.scaling.finetuned", ValueType.UINT32, 1, ("true or false",)),
     ],
@@ -114,6 +118,14 @@ def test_missing_tensors_are_named(name: str, missing: str) -> None:
     data = draft(language.load(name))
     data = replace(data, infos=tuple(each for each in data.infos if each.name != missing))
     with pytest.raises(ModelFormatError, match=f"'{missing}' of shape"):
+        loaded(data).logits(vs.input("ids", (1, 4), "int32"))
+
+
+def test_heads_of_keys_of_qrwkv_6_divide_those_of_queries() -> None:
+    data, name = draft(language.load("rwkv6qwen2")), "blk.0.time_mix_key.weight"
+    data = replace(data, infos=tuple(each for each in data.infos if each.name != name))
+    data = data.with_tensor(name, (24, 32), Type.F32, bytes(4 * 24 * 32))
+    with pytest.raises(ModelFormatError, match="a divisor of 4 heads of 8 values as keys, got 24"):
         loaded(data).logits(vs.input("ids", (1, 4), "int32"))
 
 

@@ -261,3 +261,22 @@ def test_other_files_and_shapes_are_named(golden: vision.VisionGolden) -> None:
     assert isinstance(other, LanguageModel)
     with pytest.raises(UnsupportedOp, match="takes pictures, got 'gemma2'; try gemma3"):
         other.logits(ids, vs.input("pictures", (2, 4, 32)))
+
+
+def progressive(side: int, size: int) -> bytes:
+    """Return a JPEG file of `size` bytes, most of which are scans of all blocks in few bytes."""
+    pillow = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    pillow.fromarray(np.zeros((side, side, 3), np.uint8)).save(out, "jpeg", progressive=True)
+    data = out.getvalue()
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + scan * ((size - len(data)) // len(scan)) + data[-2:]
+
+
+def test_a_picture_that_decodes_slowly_is_refused(golden: vision.VisionGolden) -> None:
+    """Without a limit this file takes seconds, and one of 4096 x 4096 pixels minutes."""
+    model = loaded(projector(golden))
+    with pytest.raises(ModelFormatError, match="decoded within 0.05 s, got one that takes longer"):
+        model.pixels(progressive(512, 150_000), max_seconds=0.05)
+    few = progressive(512, 3000)
+    assert np.array_equal(model.pixels(few, max_seconds=60), model.pixels(few))

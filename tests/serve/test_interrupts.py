@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,12 +14,33 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the server needs the extra 'serve'")
 
+from vksched.serve import interrupts as of_serve
+
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes get signals here")
 
 SERVER = """
-import sys, threading
+import builtins, ctypes, os, sys, threading
+from vksched.serve import interrupts as of_serve
 from vksched.serve.http_server import Listener
 from vksched.serve.interrupts import Interrupts
+
+of_serve.LAST_S = {last_s}
+
+def hang():  # inside C, where no handler of the interpreter runs
+    lock, lib = ctypes.create_string_buffer(256), ctypes.CDLL(None)
+    lib.pthread_mutex_lock(lock), lib.pthread_mutex_lock(lock)
+
+def fill():  # the pipe of stderr, which nobody reads
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, bytes(1 << 16))
+    except BlockingIOError:
+        os.set_blocking(2, True)
+
+class AtExit:
+    def __del__(self):
+        hang()
 
 async def app(scope, receive, send):
     while (message := await receive())["type"] != "lifespan.shutdown":
@@ -28,7 +50,10 @@ async def app(scope, receive, send):
     await send({{"type": "lifespan.shutdown.complete"}})
 
 with Listener("127.0.0.1", 0) as listener, Interrupts({limit_s}, until_exit=True) as interrupts:
-    listener.run(app, on_start=lambda: print("serves", flush=True), interrupts=interrupts)
+    def on_start():
+        print("serves", flush=True)
+        {begin}
+    listener.run(app, on_start=on_start, interrupts=interrupts)
     {then}
 print("ended")
 """
@@ -37,10 +62,16 @@ NEVER = "threading.Event().wait()"
 
 @contextmanager
 def server(
-    limit_s: float, end: str = "pass", then: str = "pass"
+    limit_s: float,
+    end: str = "pass",
+    then: str = "pass",
+    begin: str = "pass",
+    last_s: float = of_serve.LAST_S,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a server. end: what its application does at the end; then: what follows."""
-    text = SERVER.format(limit_s=limit_s, end=end, then=then)
+    """Start a server. begin, end: what its application does once it serves, and at the end; then:
+    what follows.
+    """
+    text = SERVER.format(limit_s=limit_s, end=end, then=then, begin=begin, last_s=last_s)
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", text]
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -72,6 +103,34 @@ def test_the_end_has_a_time_limit(end: str, then: str, out: str) -> None:
         found, err = process.communicate(timeout=30)
     assert (found, process.returncode) == (out, 1)
     assert err.startswith("[serve] expected an end within 0.5 s") and "MainThread" in err
+
+
+def test_the_main_thread_may_be_inside_a_driver() -> None:
+    """The time limit, and a second signal, need no handler of the interpreter."""
+    for limit_s, signals, code, text in (
+        (0.5, 1, 1, "MainThread (<string>:"),
+        (60, 2, 130, "[serve] ended without waiting\n"),
+    ):
+        with server(limit_s, begin="hang()") as process:
+            for _ in range(signals):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.2)  # the system joins signals that follow at once
+            out, err = process.communicate(timeout=30)
+        assert (out, process.returncode) == ("", code) and text in err
+
+
+def test_the_end_of_the_interpreter_has_a_time_limit() -> None:
+    """Its last steps have no threads: a driver may hang there, too."""
+    with server(0.5, then="builtins.last = AtExit()", last_s=0.1) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[0] == "ending\nended\n"
+    assert process.returncode == -signal.SIGALRM
+
+
+def test_a_message_that_nobody_reads_delays_nothing() -> None:
+    with server(0.5, NEVER, begin="fill()") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 1
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:

@@ -232,7 +232,7 @@ def test_the_command_serves_until_ctrl_c(model: LanguageModel, tmp_path: Path) -
         port = 0
         for line in process.stderr:
             lines.append(line)
-            if found := re.search(r"at http://127\.0\.0\.1:(\d+)", line):
+            if found := re.search(r"^named at http://127\.0\.0\.1:(\d+)", line):
                 port = int(found[1])
                 break
         assert port, lines

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +18,7 @@ pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 from served import Served, chat, tiny_model, wait_until
 
 from vksched.importers.gguf.model import LanguageModel
-from vksched.serve import lingering_transport
+from vksched.serve import http_server, lingering_transport
 from vksched.serve.limits import ServerLimits
 
 LIMITS = ServerLimits(header_timeout_s=0.3, body_timeout_s=0.3, send_timeout_s=1.0)
@@ -208,3 +209,33 @@ def test_refused_clients_cannot_send_forever(
                 while time.monotonic() < end:
                     idle.sendall(b" ")
                     time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_that_the_end_of_the_server_cuts_are_errors(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """A step does not end within the time that running answers have."""
+    monkeypatch.setattr(http_server, "SHUTDOWN_S", 1)
+    gate, reached = threading.Event(), threading.Event()
+
+    def wait(calls: int) -> None:
+        if calls > 2:
+            reached.set()
+            gate.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        with Served(model, before_call=wait) as client:
+            body = chat(max_tokens=50, stream=stream)
+            answer = pool.submit(client.post, "/v1/chat/completions", json=body)
+            assert reached.wait(30)
+            threading.Timer(2, gate.set).start()  # after the requests, before the engine ends
+        cut = answer.result(30)
+    if stream:
+        assert cut.status_code == 200
+        *_, last = [line for line in cut.text.split("\n") if line.startswith("data: ")]
+        error = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        assert cut.status_code == 503 and cut.headers["Retry-After"] == "5"
+        error = cut.json()["error"]
+    assert error["code"] == "server_closed" and error["type"] == "server_error"

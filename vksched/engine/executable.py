@@ -139,8 +139,8 @@ class CompiledGraph(ProcessBound):
         `ahead=True`, all of its indices need bounds, and no state may have a backup; otherwise the
         runs are one after the other. All of them together hold the states. After a device failure
         the call returns early, and the next use of the states raises StateLost. Observers are
-        called as in other runs; a graph with observers has its runs one after the other. No results
-        are checked for values that exceed the range of float16.
+        called as in other runs; a graph with observers has its runs one after the other, and so do
+        runs with VKSCHED_FIND_OVERFLOW=1, which reads the states after each run.
 
         Parameters
         ----------
@@ -151,7 +151,17 @@ class CompiledGraph(ProcessBound):
             ahead is complete then, and its outputs are dropped.
         """
         feeds = (self._feeds((), each, copy=False) for each in inputs)
-        self._compiled.run_ahead(feeds, lambda outputs: take(self._pack(outputs)), self._observers)
+        if self._overflow.searches:
+            for each in feeds:
+                outputs, _ = self._compiled.run(each, self._observers)
+                if not take(self._done(each, outputs)):
+                    return
+            return
+
+        def check_and_take(outputs: tuple[NDArray, ...]) -> bool:
+            return take(self._done({}, outputs))  # only a search needs the inputs
+
+        self._compiled.run_ahead(feeds, check_and_take, self._observers)
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Start a run and return its future at once. Inputs are copied, so the caller may change

@@ -53,18 +53,19 @@ class OverflowWatch:
         self._read = read
         self.rounds = any(allows_half(node.attrs) for node in graph.nodes)
         """True if the graph has ops that may be rounded to float16."""
-        self._searches = self.rounds and is_on(SWITCH)
+        self.searches = self.rounds and is_on(SWITCH)
+        """True if each run is searched for an overflow, which needs its inputs and states."""
         self._is_checked = False
         self._reported: set[str] = set()
 
     def disable_check(self) -> None:
         """Do not check results, because the caller does; a search is not affected."""
         self._is_checked = True
-        self.rounds = self._searches
+        self.rounds = self.searches
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
         """Warn of each overflow once. feeds: the inputs of a run by node."""
-        if self._searches:
+        if self.searches:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:
                 self._warn_once(str(found), found.node)

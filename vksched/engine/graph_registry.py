@@ -18,6 +18,7 @@ from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, PlanError
 from ..common.fork_guard import Owner
 from ..ir.build_graph import Outputs, build_graph
+from ..ir.early_writes import check_early_writes
 from ..ir.tensor import Tensor
 from ..passes import RewriteConstraints
 from ..plan.explain.cpu_fallback import warn_of_fallbacks
@@ -269,10 +270,12 @@ class GraphRegistry:
         graph, ids = build_graph(outputs, options.updates)
         config = None if self.configuring is None else self.configuring.config
         graph = apply_precision(graph, ids, self.preparing.precision, options.precision, config)
+        observers = find_observers(graph, ids, options.observe or {})
+        check_early_writes(graph, observers)
         request = Request(
             graph,
             self._overrides(options.placements, ids),
-            find_observers(graph, ids, options.observe or {}),
+            observers,
             pipeline_order=find_pipeline_order(graph, ids),
             is_ahead=options.ahead,
         )

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..common.dtypes import FLOAT32, INT32, NDArray
+from ..common.errors import OutOfMemory
 from ..engine.executable import CompiledGraph
 from ..importers.gguf.model import LanguageModel
 from ..ir.tensor import Tensor, input
@@ -48,14 +49,27 @@ class AheadSteps:
         self._is_wanted = is_wanted
         self._token: Tensor | None = None
         self._run: CompiledGraph | None = None
+        self._is_prepared = self._was_prepared = False
 
     @property
     def is_ready(self) -> bool:
         """True if the steps are compiled, and can be submitted ahead."""
         return self._run is not None
 
+    @property
+    def is_due(self) -> bool:
+        """True if `prepare` must follow, because the steps that it prepared were freed."""
+        return self._was_prepared and not self._is_prepared
+
     def prepare(self, decode: CompiledGraph) -> None:
-        """Compile the steps, if steps as `decode` can be submitted ahead."""
+        """Compile the steps, if steps as `decode` can be submitted ahead, and there is memory."""
+        self._is_prepared = self._was_prepared = True
+        try:
+            self._prepare(decode)
+        except OutOfMemory:
+            self._free()
+
+    def _prepare(self, decode: CompiledGraph) -> None:
         steps, plan = self._steps, decode.plan
         spec = plan.topology.devices[plan.splits[0].device]
         is_wanted = not spec.limits.software if self._is_wanted is None else self._is_wanted
@@ -72,13 +86,15 @@ class AheadSteps:
         )
         self._run.disable_overflow_check()
         if not self._run.may_run_ahead:
-            self.forget()
+            self._free()
 
-    def decode(self, slot: int, token: int, start: int, count: int, take: Take) -> None:
+    def decode(self, slot: int, token: int, start: int, count: int, take: Take) -> NDArray | None:
         """Append a token to a slot that holds `start` tokens, and then up to `count` - 1 of those
-        that follow, until `take` returns False or the logits are not finite.
+        that follow, until `take` returns False or the logits are not finite. Return the largest
+        and the least logit after the last token; None if no step ended.
         """
         assert self._run is not None
+        last: NDArray | None = None
         slots = {} if self._steps.slots == 1 else {"slot": np.array([slot], np.int32)}
 
         def feeds() -> Iterator[dict[str, Any]]:
@@ -92,13 +108,19 @@ class AheadSteps:
                 }
 
         def take_finite(result: Any) -> bool:
-            following, *ends = np.asarray(result).tolist()
-            return bool(np.isfinite(ends).all()) and take(int(following))
+            nonlocal last
+            last = np.asarray(result)[1:]
+            return bool(np.isfinite(last).all()) and take(int(result[0]))
 
         self._run.run_ahead(feeds(), take_finite)
+        return last
 
     def forget(self) -> None:
-        """Free the steps."""
+        """Free the steps; they are due again if they were prepared."""
+        self._is_prepared = False
+        self._free()
+
+    def _free(self) -> None:
         run, self._run = self._run, None
         if run is not None:
             run.close()

@@ -180,6 +180,8 @@ class SlotSteps(PromptSteps):
         result = out[0] if len(out) == 1 else np.concatenate(out)
         self._check_finite(result)
         self._is_cache_checked = True
+        if len(slots) == 1 and self._ahead.is_due:
+            self._prepare_ahead()
         return result
 
     @property
@@ -204,8 +206,10 @@ class SlotSteps(PromptSteps):
 
         self._lost_if_fails(self._decide)
         self._is_empty = False
-        self._lost_if_fails(lambda: self._ahead.decode(slot, token, start, count, take))
-        self._is_cache_checked = True
+        last = self._lost_if_fails(lambda: self._ahead.decode(slot, token, start, count, take))
+        if last is not None:
+            self._check_finite(last)
+            self._is_cache_checked = True
 
     def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         """Append as many tokens as a verify graph has to a slot that holds `start` tokens; see
@@ -260,6 +264,14 @@ class SlotSteps(PromptSteps):
             self._run(size, [], [], [])
             self._times.measure(rows, time.perf_counter() - began)
         self._ahead.prepare(self.steps.run(self._size(1)))  # last, as others need memory first
+
+    def _prepare_ahead(self) -> None:
+        """Compile the steps ahead again, after the steps of answers, which need memory first."""
+        for tokens in self.chunk_sizes:
+            self.steps.run(self._size(tokens))
+        for rows in self.row_counts:
+            self.steps.run(self._size(1, rows))
+        self._ahead.prepare(self.steps.run(self._size(1)))
 
     def prepare_verify(self) -> None:
         """Compile the verify graphs."""

@@ -104,8 +104,8 @@ class StepRunner(Protocol):
 
     @property
     def decodes_ahead(self) -> bool:
-        """True if `decode_ahead` exists: `prepare` compiles its steps where the device has work
-        while the host chooses a token.
+        """True if `decode_ahead` exists: `prepare` compiles its steps if the device has work then
+        while the host chooses a token. After `StateLost`, a decode step of one row does.
         """
 
     def decode_ahead(
@@ -114,7 +114,7 @@ class StepRunner(Protocol):
         """Append a token to a slot that holds `start` tokens, and then up to `count` - 1 of those
         that follow, each the most likely one after the one before.
 
-        It ends early if logits are not finite, or a device was lost; the next step then says it.
+        It ends early if a device was lost; the next step then says it.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class StepRunner(Protocol):
         Raises
         ------
         StateLost
-            As in `prefill`.
+            As in `decode`. The tokens that `take` got are right.
         """
 
     @property

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from ..common.errors import GraphError
 from ..storage.lazy_array import as_array
+from .early_writes import check_early_writes
 from .graph import Graph, Node, topological_order
 from .op import get_op, view_offset
 from .tensor import Tensor, apply
@@ -33,7 +34,8 @@ def build_graph(
     Raises
     ------
     GraphError
-        There is no output, a name is repeated, or an updated tensor is not a state.
+        There is no output, a name is repeated, an updated tensor is not a state, or a state with
+        pending rows has another update or other readers.
     ShapeError, DTypeError
         The type of a next value differs from that of its state.
     """
@@ -56,7 +58,8 @@ def build_graph(
     )
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
     graph = Graph(nodes, result, *maps, backed_up)
-    return graph.verify(), ids
+    check_early_writes(graph.verify())
+    return graph, ids
 
 
 def _assignments(updates: Updates) -> list[Tensor]:

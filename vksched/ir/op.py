@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..common.dtypes import FLOAT16, NDArray, TensorType, elements_of_word
 from ..common.errors import UnsupportedOp, VkschedError
@@ -226,6 +227,17 @@ class InPlace:
     write: Callable[[tuple[NDArray, ...], Attrs, NDArray], None] | None = None
 
 
+class EarlyWrite(NamedTuple):
+    """Rows that a call writes into a state: their operand, that of the state and of the start, as
+    in `dynamic_update_slice` with this axis.
+    """
+
+    state: int
+    rows: int
+    start: int
+    axis: int
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """Declaration of an op.
@@ -259,9 +271,9 @@ class Op:
     """True for inputs, weights and constants."""
     stateful: bool = False
     """True if the op reads or writes memory that outlives the run, and computes nothing."""
-    overwrites: Callable[[tuple[TensorType, ...]], tuple[int, ...]] = lambda inputs: ()
-    """The operands whose memory kernels may change where the result does not depend on it. They are
-    states, which the run updates there.
+    early_writes: Callable[[tuple[TensorType, ...]], tuple[EarlyWrite, ...]] = lambda inputs: ()
+    """The rows that kernels may write into states before the run updates them; see
+    early_writes.py.
     """
     roundable_operands: tuple[int, ...] = ()
     """Operands of the contraction, which a `precision` permits devices to round."""

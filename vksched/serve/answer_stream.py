@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..common.errors import GrammarError
@@ -44,13 +44,20 @@ class AnswerStreams(Generic[AnyPiece]):
     ----------
     answers
         The stream of each choice, and its assembler.
+    on_close
+        Called when the answers have ended, perhaps several times.
     """
 
-    def __init__(self, answers: Sequence[tuple[CompletionStream, Assembler[AnyPiece]]]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[tuple[CompletionStream, Assembler[AnyPiece]]],
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
         self.streams = [stream for stream, _ in answers]
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, AnyPiece | BaseException]] = asyncio.Queue()
         self._is_closed = False
+        self._on_close = on_close
         for index, (stream, assembler) in enumerate(answers):
             threading.Thread(
                 target=self._pump,
@@ -79,6 +86,7 @@ class AnswerStreams(Generic[AnyPiece]):
         self._is_closed = True
         for stream in self.streams:
             stream.close()
+        self._on_close()
 
     def _pump(self, index: int, stream: CompletionStream, assembler: Assembler[AnyPiece]) -> None:
         try:

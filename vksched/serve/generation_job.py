@@ -13,6 +13,7 @@ from ..generation.stop_matcher import StopMatcher
 from .api_error import ApiError
 from .limits import ServerLimits
 from .model_service import ModelService
+from .picture_admission import PicturePlace
 from .reasoning_constraint import AnswerConstraint
 from .sampling_of import MASK, sampling_of, seed_of
 from .schemas.sampling_fields import SamplingFields
@@ -60,19 +61,29 @@ class GenerationJob:
                 "n",
             )
 
-    def encode_pictures(self, service: ModelService) -> tuple[EncodedPicture, ...]:
-        """Return the pictures with the rows of their tokens."""
+    def encode_pictures(
+        self, service: ModelService, place: PicturePlace
+    ) -> tuple[EncodedPicture, ...]:
+        """Return the pictures with the rows of their tokens, whose sizes replace those of the
+        pixels in `place`.
+        """
         assert service.pictures is not None
-        return tuple(map(service.pictures.encode, self.pictures))
+        out = []
+        for picture in self.pictures:
+            out.append(service.pictures.encode(picture))
+            place.add(out[-1].rows.nbytes)
+        place.add(-sum(picture.pixels.nbytes for picture in self.pictures))
+        return tuple(out)
 
     def start(
         self,
         service: ModelService,
         constraint: AnswerConstraint | None,
         pictures: tuple[EncodedPicture, ...] = (),
+        place: PicturePlace | None = None,
     ) -> list[Answer]:
         """Submit all requests, and return the stream and the assembler of each answer; cancel them
-        all if one is refused.
+        all if one is refused. place: that of pictures in the queue.
 
         The choice with index i of a prompt uses the seed `seed` + i. Building the requests may take
         a second, so that a thread calls this.
@@ -86,6 +97,8 @@ class GenerationJob:
             for each in requests
         ]
         streams = []
+        if place is not None:
+            place.release_queue()
         try:
             for request in requests:
                 streams.append(service.engine.submit(request))
@@ -125,21 +138,28 @@ class GenerationJob:
         return requests
 
 
-async def start_job(job: GenerationJob, state: ServerState) -> list[Answer]:
-    """Compile the grammar of a job, and submit its requests; see `GenerationJob.start`.
+async def start_job(
+    job: GenerationJob, state: ServerState, place: PicturePlace | None = None
+) -> list[Answer]:
+    """Compile the grammar of a job, encode its pictures, and submit its requests; see
+    `GenerationJob.start`. place: that of its pictures, if it has any.
 
     Raises
     ------
     GrammarError
         The schema or grammar cannot be enforced.
+    QueueFull
+        The queue is full.
     """
     constraint = None
     if job.grammar is not None:
         constraint = await state.grammar_workers.call(job.grammar)
     pictures: tuple[EncodedPicture, ...] = ()
-    if job.pictures:
-        pictures = await state.picture_worker.call(job.encode_pictures, state.service)
-    about = state.service, constraint, pictures
+    if place is None:
+        state.admission.check_queue(state.service.engine, job.choices)
+    else:
+        pictures = await state.picture_worker.call(job.encode_pictures, state.service, place)
+    about = state.service, constraint, pictures, place
     return await state.answer_workers.call(job.start, *about, dropped=_close)
 
 

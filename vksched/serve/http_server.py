@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Callable, Generator
 from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..common.errors import VkschedError
@@ -28,7 +29,7 @@ def uvicorn_config(
 ) -> uvicorn.Config:
     """Return uvicorn's settings. options: further ones, for example `ssl_certfile`."""
     return uvicorn.Config(
-        app,
+        _answering_at_end(app),
         host=host,
         port=port,
         http=_protocol(limits.header_timeout_s, limits.connections),
@@ -44,6 +45,42 @@ def uvicorn_config(
         timeout_graceful_shutdown=SHUTDOWN_S,
         **options,
     )
+
+
+def _answering_at_end(app: ASGIApp) -> ASGIApp:
+    """Return an application whose requests get an error if uvicorn cancels them, as it does with
+    those that still run some seconds after the first signal.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        kind = None
+
+        async def send_noting_kind(message: Message) -> None:
+            nonlocal kind
+            if message["type"] == "http.response.start":
+                kind = dict(message.get("headers", ())).get(b"content-type", b"")
+            await send(message)
+
+        try:
+            await app(scope, receive, send_noting_kind)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            ending = ApiError(
+                "[serve] the server ends; try the request again later",
+                status=503,
+                code="server_closed",
+                retry_after_s=5,
+            )
+            if kind is None:
+                await ending.response({"Connection": "close"})(scope, receive, send)
+            elif kind.startswith(b"text/event-stream"):
+                event = f"data: {json.dumps(ending.body())}\n\n".encode()
+                await send({"type": "http.response.body", "body": event})
+            else:
+                raise
+
+    return answer
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,24 +4,40 @@
     serving   Ctrl-C, SIGTERM --> the server ends: connections, engine, devices
     ending    Ctrl-C again, or the time limit --> the process ends at once
 
-A step or a driver may never return, so that the end has a time limit. A handler may interrupt any
+    signal --> interpreter --one byte--> thread: time limit, second signal
+                    '-- main thread, between two lines: KeyboardInterrupt, or stop
+
+A step or a driver may never return, so that the end has a time limit. The interpreter sends the
+byte, so that the limit holds although the main thread is inside a driver. The thread stops when the
+interpreter ends; a timer of the system ends the process if that hangs. A handler may interrupt any
 line of the main thread: it takes no lock and starts no thread.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 LIMIT_S = 30.0
 """The time in which a process must end after the first signal."""
+LAST_S = 5.0
+"""The time after the limit in which the system ends a process whose threads cannot."""
 STDERR = 2
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+END, HANDLED = 0, 255
+"""Bytes to the thread: the context has ended; the main thread has handled a signal."""
+MESSAGE_BYTES = 4000
+"""The maximum size of a message, which a pipe takes at once."""
 
 
 class Interrupts:
@@ -41,19 +57,29 @@ class Interrupts:
         self._stop: Callable[[], object] | None = None
         self._is_received = False
         self._handlers: dict[int, Any] = {}
-        self._events: SimpleQueue[bool] = SimpleQueue()
-        """True for the first signal, False for the end of the context."""
+        self._sender: socket.socket | None = None
+        self._former_fd = -1
+        """The file of another user to which the interpreter sends a byte for each signal."""
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            threading.Thread(target=self._watch, name="vksched-interrupts", daemon=True).start()
+            receiver, self._sender = socket.socketpair()
+            self._sender.setblocking(False)
+            threading.Thread(
+                target=self._watch, args=(receiver,), name="vksched-interrupts", daemon=True
+            ).start()
+            fd = self._sender.fileno()
+            self._former_fd = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
             self._handle(signal.SIGINT)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if not (self._is_received and self._until_exit):
-            self._events.put(False)
-            self._restore(*self._handlers)
+        if self._sender is None or (self._is_received and self._until_exit):
+            return
+        self._restore(*self._handlers)
+        signal.set_wakeup_fd(self._former_fd)
+        self._send(END)
+        self._sender.close()
 
     @contextmanager
     def serving(self, stop: Callable[[], object]) -> Iterator[None]:
@@ -84,31 +110,69 @@ class Interrupts:
                 signal.signal(number, self._handlers.pop(number))
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._send(HANDLED)  # the event loop of Windows takes the bytes of the interpreter
         if self._is_received:
-            _exit("[serve] ended without waiting\n", 128 + number)
+            return  # the thread ends the process
         self._is_received = True
-        self._events.put(True)
         if self._stop is None:
             raise KeyboardInterrupt
         self._stop()
 
-    def _watch(self) -> None:
-        """Wait for the first signal, then for the end of the context; exit if it does not come."""
-        try:
-            if self._events.get():
-                self._events.get(timeout=self._limit_s)
-        except Empty:
-            own = threading.current_thread()
-            names = sorted({each.name for each in threading.enumerate() if each is not own})
-            running = ", ".join(names)
-            _exit(
-                f"[serve] expected an end within {self._limit_s:g} s, got none; these threads "
-                f"still run: {running}\n",
-                1,
-            )
+    def _send(self, byte: int) -> None:
+        with suppress(OSError):
+            assert self._sender is not None
+            self._sender.send(bytes([byte]))
+
+    def _watch(self, receiver: socket.socket) -> None:
+        """Wait for the first signal, then for the end of the context; exit if it does not come, or
+        after a second signal.
+        """
+        signals, handled, end_s = 0, 0, 0.0
+        with receiver:
+            while True:
+                receiver.settimeout(max(1e-3, end_s - time.monotonic()) if end_s else None)
+                try:
+                    data = receiver.recv(1)
+                except TimeoutError:
+                    _exit(
+                        f"[serve] expected an end within {self._limit_s:g} s, got none; these "
+                        f"threads still run: {_running_threads()}\n",
+                        1,
+                    )
+                byte = data[0] if data else END
+                if byte == END:
+                    return
+                signals, handled = signals + (byte in NUMBERS), handled + (byte == HANDLED)
+                if max(signals, handled) > 1:
+                    number = byte if byte in NUMBERS else signal.SIGINT
+                    _exit("[serve] ended without waiting\n", 128 + number)
+                if (signals or handled) and not end_s:
+                    end_s = time.monotonic() + self._limit_s
+                    if self._until_exit:
+                        _start_timer(self._limit_s + LAST_S)
+
+
+def _start_timer(seconds: float) -> None:
+    """Let the system end the process, unless another timer is in use."""
+    if sys.platform != "win32" and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _running_threads() -> str:
+    """Return the names of all other threads, and their current lines."""
+    frames, found = sys._current_frames(), []
+    for each in threading.enumerate():
+        frame = frames.get(each.ident or 0)
+        if each is not threading.current_thread() and frame is not None:
+            code = frame.f_code
+            place = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+            found.append(f"{each.name} ({place})")
+    return ", ".join(sorted(found))
 
 
 def _exit(message: str, code: int) -> None:
-    """End the process at once."""
-    os.write(STDERR, message.encode())
+    """End the process at once. The message is left out if nobody reads it."""
+    with suppress(OSError, ValueError):
+        if sys.platform == "win32" or select.select([], [STDERR], [], 0)[1]:
+            os.write(STDERR, message.encode()[:MESSAGE_BYTES])
     os._exit(code)

@@ -37,6 +37,10 @@ class ServerLimits:
         The maximum number of pictures of a request.
     picture_pixels
         The maximum number of pixels of a picture.
+    picture_timeout_s
+        The time limit of decoding a picture.
+    all_pictures_bytes
+        The maximum size in memory of the pictures of all requests; see `PictureAdmission`.
     """
 
     body_bytes: int = 8 << 20
@@ -53,3 +57,5 @@ class ServerLimits:
     embedding_tokens: int = 300_000
     pictures: int = 16
     picture_pixels: int = 1 << 24
+    picture_timeout_s: float = 2.0
+    all_pictures_bytes: int = 512 << 20

@@ -97,9 +97,11 @@ class ModelService:
         """The number of tokens that the model has logits for."""
         return self.model.hyper.vocabulary
 
-    def limit_pictures(self, count: int, pixels: int) -> None:
-        """Set the maximum number of pictures of a request, and of pixels of a picture."""
-        self.encoder.rules = PictureRules(False, count, pixels)
+    def limit_pictures(self, count: int, pixels: int, seconds: float) -> None:
+        """Set the maximum number of pictures of a request, of pixels of a picture, and the time
+        limit of decoding one.
+        """
+        self.encoder.rules = PictureRules(False, count, pixels, seconds)
 
     def close(self) -> None:
         """Cancel all requests, free the KV cache, and end child processes."""

@@ -13,6 +13,7 @@ from .device_recovery import DeviceRecovery
 from .limits import ServerLimits
 from .metrics import ServerMetrics
 from .model_service import ModelService
+from .picture_admission import PictureAdmission
 from .request_body import BodyBudget, parse_body
 from .workers import Workers
 
@@ -26,8 +27,8 @@ class ServerState:
     parsers: for bodies. workers: for templates and tokens. grammar_workers: for schemas and
     grammars, which may use all of their time limit. answer_workers: for the beginning and the
     bodies of answers. embedding_worker: one thread that runs the embedder. picture_worker: one
-    thread that runs the encoder of pictures. recovery: restores failed devices; None without a
-    scheduler.
+    thread that runs the encoder of pictures. picture_readers: for decoding pictures. admission:
+    bounds requests with pictures. recovery: restores failed devices; None without a scheduler.
     """
 
     service: ModelService
@@ -40,6 +41,8 @@ class ServerState:
     answer_workers: Workers = field(init=False)
     embedding_worker: Workers = field(init=False)
     picture_worker: Workers = field(init=False)
+    picture_readers: Workers = field(init=False)
+    admission: PictureAdmission = field(init=False)
     bodies: BodyBudget = field(init=False)
     recovery: DeviceRecovery | None = None
 
@@ -51,8 +54,12 @@ class ServerState:
         self.answer_workers = Workers(2, None, limits.connections)
         self.embedding_worker = Workers(1, None)
         self.picture_worker = Workers(1, None)
+        self.picture_readers = Workers(2, limits.pictures * limits.picture_timeout_s + 1)
+        self.admission = PictureAdmission(limits.all_pictures_bytes)
         self.bodies = BodyBudget(limits.all_bodies_bytes)
-        self.service.limit_pictures(limits.pictures, limits.picture_pixels)
+        self.service.limit_pictures(
+            limits.pictures, limits.picture_pixels, limits.picture_timeout_s
+        )
         self.service.grammars.seconds = limits.grammar_timeout_s
 
     def close(self) -> None:
@@ -67,6 +74,7 @@ class ServerState:
             self.answer_workers,
             self.embedding_worker,
             self.picture_worker,
+            self.picture_readers,
         ):
             workers.close()
 

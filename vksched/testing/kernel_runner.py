@@ -75,7 +75,8 @@ class Runner:
         own = [(scratch, lowering.scratch_words)]
         if view is None:
             own.append((result, call.output.words))
-        own += [(places[i], case.types[i].words) for i in case.declaration.overwrites(case.types)]
+        for write in case.declaration.early_writes(case.types):
+            own.append((places[write.state], case.types[write.state].words))
         for start, length in own:
             after[start : start + length] = before[start : start + length]
         if not np.array_equal(after, before):

@@ -135,7 +135,9 @@ def test_a_request_goes_where_its_prefix_is() -> None:
 
 def test_full_queues(gated: EngineGroup) -> None:
     """Two engines of two slots, with one place in each queue."""
+    assert gated.room == 6
     streams = [gated.submit(request(i)) for i in range(6)]
+    assert gated.room == 0 and gated.queue_full().retry_after_s >= 1
     with pytest.raises(QueueFull):
         gated.submit(request(9))
     assert len(streams) == 6

@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.testing.op_cases.linalg.attention import attributes
-from vksched.testing.op_cases.linalg.attention_with_kvcache import halved, in_q8_0, with_layout
+from vksched.testing.op_cases.linalg.attention_with_kvcache import (
+    halved,
+    in_q8_0,
+    with_layout,
+    with_pending,
+)
 from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Draw, Pick, array
@@ -17,10 +22,14 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
     counts = np.asarray([pick(st.integers(-2, keys + 2)) for _ in range(batch)], np.int32)
-    held, used = batch, counts if pick(st.booleans()) else counts[0]
+    held, pending = batch, 0
+    used = counts if pick(st.booleans()) else counts[0]
     if pick(st.booleans()):
         held = pick(st.integers(1, 4))
         slots = [pick(st.integers(-1, held)) for _ in range(batch)]
+        pending = pick(st.integers(0, 3))
+        if pending:  # those of a slot must not overlap
+            counts = np.arange(batch, dtype=np.int32) * pending + pick(st.integers(0, keys))
         used = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
     inputs = [
         array(pick, "float32", (batch, shared * share, queries, depth)),
@@ -28,7 +37,7 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
         array(pick, "float32", (held, shared, keys, columns)),
         used,
     ]
-    if pick(st.booleans()):
+    if pending or pick(st.booleans()):
         new = pick(st.integers(0, 20))
         inputs += [array(pick, "float32", (batch, shared, new, n)) for n in (depth, columns)]
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
@@ -39,7 +48,12 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     case = OpSample("attention_with_kvcache", tuple(inputs), attrs)
     ways = (lambda case: case, halved, *([in_q8_0] if columns else []))
     case = pick(st.sampled_from(ways))(case)
-    return with_layout(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))
+    if pending:
+        case = with_pending(case, pending)
+    turns = [pick(st.integers(0, 1)) for _ in range(4)]
+    if pending:
+        turns[1:3] = 0, 0
+    return with_layout(case, tuple(turns))
 
 
 DRAWS: dict[str, Draw] = {"attention_with_kvcache": _attention_with_kvcache}

@@ -203,7 +203,7 @@ def serve(
             scheme = "https" if ssl_certfile else "http"
             if application.split is not None and len(application.split.engines) > 1:
                 click.echo(application.split.explain(), err=True)
-            where = f"{model.name} at {scheme}://{listener.address}"
+            where = f"{(*names, model.name)[0]} at {scheme}://{listener.address}"
             with closing(application):
                 listener.run(
                     application,

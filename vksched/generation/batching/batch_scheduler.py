@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from ...common.errors import QueueFull
 from ..completion import CompletionRequest
 from ..step_runner import StepRunner
 from .chunk_grid import Chunk
@@ -60,8 +61,20 @@ class BatchScheduler:
 
     def push(self, state: RequestState, mean_answer: float) -> None:
         """Queue a request; raise QueueFull if there is no place. mean_answer: tokens."""
-        free = len(self.slots) - len(self.running)
-        self.queue.push(state, free, lambda: self.retry_after_s(mean_answer))
+        self.queue.push(state, self._free_slots, lambda: self.retry_after_s(mean_answer))
+
+    @property
+    def room(self) -> int:
+        """The number of requests that `push` would accept."""
+        return self.queue.room(self._free_slots)
+
+    def queue_full(self, mean_answer: float) -> QueueFull:
+        """Return the error of `push` without a place."""
+        return self.queue.full(self.retry_after_s(mean_answer))
+
+    @property
+    def _free_slots(self) -> int:
+        return len(self.slots) - len(self.running)
 
     def retry_after_s(self, mean_answer: float) -> float:
         """Return the estimated time until the first running request ends, at least one second.

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ...common.errors import VkschedError
+from ...common.errors import QueueFull, VkschedError
 from ...common.fork_guard import Owner, ProcessBound
 from ..completion import CompletionRequest
 from ..speculation.drafter import Drafter
@@ -95,6 +95,15 @@ class BatchingEngine(ProcessBound):
             self._loop.check_open()
             state = self._core.submit(request)
         return TokenStream(state, owner or self)
+
+    @property
+    def room(self) -> int:
+        """The number of requests that `submit` would accept now."""
+        return self._core.room
+
+    def queue_full(self) -> QueueFull:
+        """Return the error of `submit` with a full queue."""
+        return self._core.queue_full()
 
     def adopt(self, state: RequestState) -> None:
         """Queue a request of another engine; see `EngineCore.adopt`."""

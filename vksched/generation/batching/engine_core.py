@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ...common.errors import StateLost, VkschedError
+from ...common.errors import QueueFull, StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..speculation.drafter import Drafter
 from ..speculation.speculator import Speculator
@@ -116,6 +116,15 @@ class EngineCore:
         self._scheduler.push(state, self._metrics.mean_answer_tokens)
         self.wake.set()
         return state
+
+    @property
+    def room(self) -> int:
+        """The number of requests that `submit` would accept now."""
+        return self._scheduler.room
+
+    def queue_full(self) -> QueueFull:
+        """Return the error of `submit` with a full queue."""
+        return self._scheduler.queue_full(self._metrics.mean_answer_tokens)
 
     def adopt(self, state: RequestState) -> None:
         """Queue a request of another engine, which continues after its last token."""

@@ -48,11 +48,20 @@ class RequestQueue:
             if len(self._waiting) < self.limit + free_slots:
                 self._waiting.append(state)
                 return
-        after = retry_after_s()
-        raise QueueFull(
+        raise self.full(retry_after_s())
+
+    def room(self, free_slots: int) -> int:
+        """Return the number of requests that `push` would accept."""
+        with self._lock:
+            open_ = sum(not state.close_reason for state in self._waiting)
+        return max(0, self.limit + free_slots - open_)
+
+    def full(self, after_s: float) -> QueueFull:
+        """Return the error of a full queue. after_s: the time until it has a place."""
+        return QueueFull(
             f"[engine] expected at most {self.limit} waiting requests, got another one; try again "
-            f"in about {after:.0f} s, or a larger queue",
-            after,
+            f"in about {after_s:.0f} s, or a larger queue",
+            after_s,
         )
 
     def adopt(self, state: RequestState) -> None:

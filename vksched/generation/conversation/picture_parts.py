@@ -16,11 +16,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shortened
 
 from ...common.errors import MessageError
+from ..pictures.prompt_pictures import OpenedPicture
 from .control_shield import unused_mark
 from .messages import part_text
 
@@ -42,17 +43,20 @@ class PictureRules:
         The maximum number of pictures; None for any.
     max_pixels
         The maximum number of pixels of a picture; None for that of `VisionModel.pixels`.
+    max_seconds
+        The maximum time to decode a picture; None for any.
     """
 
     allows_files: bool = True
     max_pictures: int | None = None
     max_pixels: int | None = None
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class PicturePart:
-    """A picture of a message: a path, the bytes of a file, an array, or a picture of Pillow. field:
-    its place, for errors.
+    """A picture of a message: a path, the bytes of a file, an array, a picture of Pillow, or one
+    that `open_pictures` opened. field: its place, for errors.
     """
 
     picture: object
@@ -62,6 +66,33 @@ class PicturePart:
 def has_pictures(messages: Sequence[Mapping[str, object]]) -> bool:
     """Return True if a message has a part with a picture."""
     return any(_is_picture(part) for each in messages for part in _parts_of(each))
+
+
+def source_size(messages: Sequence[Mapping[str, object]]) -> int:
+    """Return the number of characters of the URLs of pictures in messages."""
+    parts = (part for each in messages for part in _parts_of(each) if _is_picture(part))
+    sources = (_source_and_field(part, "")[0] for part in parts)
+    return sum(len(each) for each in sources if isinstance(each, str))
+
+
+def open_pictures(
+    messages: Sequence[Mapping[str, object]],
+    rules: PictureRules,
+    open_part: Callable[[PicturePart], OpenedPicture],
+) -> list[Mapping[str, object]]:
+    """Return messages with opened pictures in place of their sources.
+
+    Raises
+    ------
+    MessageError
+        A picture has no valid source, or there are too many; then none is opened.
+    """
+    out = list(messages)
+    for (at, number), part in _picture_parts(messages, rules).items():
+        content = list(_parts_of(out[at]))
+        content[number] = _with_picture(content[number], open_part(part))
+        out[at] = {**out[at], "content": content}
+    return out
 
 
 def take_pictures(
@@ -76,25 +107,17 @@ def take_pictures(
     MessageError
         A picture has no valid source, or there are too many.
     """
-    pictures: list[PicturePart] = []
-    parts_of: dict[int, list[str | int]] = {}
-    for at, message in enumerate(messages):
-        parts = _parts_of(message)
-        if not any(map(_is_picture, parts)):
-            continue
-        own: list[str | int] = []
-        parts_of[at] = own
-        for number, part in enumerate(parts):
-            field = f"messages[{at}].content[{number}]"
-            if _is_picture(part):
-                own.append(len(pictures))
-                pictures.append(_picture_part(part, field, rules.allows_files))
-            else:
-                own.append(part_text(part, field))
-            if rules.max_pictures is not None and len(pictures) > rules.max_pictures:
-                raise MessageError(
-                    field, f"expected at most {rules.max_pictures} pictures, got more"
-                )
+    pictures = _picture_parts(messages, rules)
+    numbers = {place: number for number, place in enumerate(pictures)}
+    parts_of: dict[int, list[str | int]] = {
+        at: [
+            numbers[at, number]
+            if (at, number) in numbers
+            else part_text(part, f"messages[{at}].content[{number}]")
+            for number, part in enumerate(_parts_of(messages[at]))
+        ]
+        for at in dict.fromkeys(at for at, _ in pictures)
+    }
     texts = [part for parts in parts_of.values() for part in parts if isinstance(part, str)]
     rest = [
         {key: value for key, value in each.items() if key != "content"} if at in parts_of else each
@@ -105,7 +128,7 @@ def take_pictures(
         {**each, "content": _joined(parts_of[at], mark)} if at in parts_of else dict(each)
         for at, each in enumerate(messages)
     ]
-    return out, pictures, mark
+    return out, list(pictures.values()), mark
 
 
 def split_at_pictures(text: str, mark: str) -> list[str | int]:
@@ -138,12 +161,44 @@ def _joined(parts: Sequence[str | int], mark: str) -> str:
     return out
 
 
-def _picture_part(part: object, field: str, allows_files: bool) -> PicturePart:
+def _picture_parts(
+    messages: Sequence[Mapping[str, object]], rules: PictureRules
+) -> dict[tuple[int, int], PicturePart]:
+    """Return the pictures of messages by the numbers of the message and of the part."""
+    out: dict[tuple[int, int], PicturePart] = {}
+    for at, message in enumerate(messages):
+        for number, part in enumerate(_parts_of(message)):
+            if not _is_picture(part):
+                continue
+            field = f"messages[{at}].content[{number}]"
+            if rules.max_pictures is not None and len(out) >= rules.max_pictures:
+                raise MessageError(
+                    field, f"expected at most {rules.max_pictures} pictures, got more"
+                )
+            out[at, number] = _picture_part(part, field, rules.allows_files)
+    return out
+
+
+def _source_and_field(part: object, field: str) -> tuple[object, str]:
+    """Return the picture of a part, and its place."""
     assert isinstance(part, Mapping)
     key = KINDS[part["type"]]
     found, field = part.get(key), f"{field}.{key}"
-    if isinstance(found, Mapping):
-        found, field = found.get("url"), f"{field}.url"
+    return (found.get("url"), f"{field}.url") if isinstance(found, Mapping) else (found, field)
+
+
+def _with_picture(part: object, picture: OpenedPicture) -> dict[str, object]:
+    """Return a part with another picture at the same place."""
+    assert isinstance(part, Mapping)
+    key = KINDS[part["type"]]
+    is_nested = isinstance(part[key], Mapping)
+    return {**part, key: {**part[key], "url": picture} if is_nested else picture}
+
+
+def _picture_part(part: object, field: str, allows_files: bool) -> PicturePart:
+    found, field = _source_and_field(part, field)
+    if isinstance(found, OpenedPicture):
+        return PicturePart(found, field)
     if isinstance(found, str):
         return PicturePart(_source_of(found, field, allows_files), field)
     if found is None or not allows_files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from reprlib import repr as shortened
@@ -22,6 +22,7 @@ from .picture_parts import (
     PicturePart,
     PictureRules,
     has_pictures,
+    open_pictures,
     split_at_pictures,
     take_pictures,
 )
@@ -186,11 +187,39 @@ class PromptEncoder:
             _check_written(split_at_pictures(text, mark), parts)
         return RenderedConversation(text, marker.mark, begun, opened, mark)
 
+    def open_pictures(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add: Callable[[OpenedPicture], object] = lambda opened: None,
+    ) -> list[Mapping[str, object]]:
+        """Return messages with opened pictures, which take no time in `render_conversation`.
+
+        Parameters
+        ----------
+        add
+            Called with each picture. Its errors end the call.
+
+        Raises
+        ------
+        MessageError
+            A picture is invalid, or there are too many.
+        """
+
+        def open_part(part: PicturePart) -> OpenedPicture:
+            opened = self._opened(part)
+            add(opened)
+            return opened
+
+        return open_pictures(messages, self.rules, open_part)
+
     def _opened(self, part: PicturePart) -> OpenedPicture:
         """Return the picture of a message."""
         assert self._pictures is not None
+        if isinstance(part.picture, OpenedPicture):
+            return part.picture
         try:
-            return self._pictures.open(part.picture, self.rules.max_pixels)
+            rules = self.rules
+            return self._pictures.open(part.picture, rules.max_pixels, rules.max_seconds)
         except OSError as error:
             text = f"expected a file that can be read, got {error.strerror or error}"
             raise MessageError(part.field, text) from error

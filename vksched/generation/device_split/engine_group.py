@@ -100,6 +100,16 @@ class EngineGroup(ProcessBound):
                 full.append(error)
         raise min(full, key=lambda error: error.retry_after_s)
 
+    @property
+    def room(self) -> int:
+        """The number of requests that `submit` would accept now."""
+        return sum(member.engine.room for member in self._working)
+
+    def queue_full(self) -> QueueFull:
+        """Return the error of `submit` with full queues."""
+        full = [member.engine.queue_full() for member in self._working]
+        return min(full, key=lambda error: error.retry_after_s)
+
     def counters(self) -> EngineCounters:
         """Return the sums of the engines' counters."""
         each = [member.engine.counters() for member in self.members]
@@ -141,14 +151,15 @@ class EngineGroup(ProcessBound):
             raise errors[0]
 
     def _by_expected_time(self, request: CompletionRequest) -> list[GroupMember]:
-        """Return the engines that work, or all if none does, the one that ends a request first at
-        the beginning.
-        """
-        working = [member for member in self.members if member.is_working]
+        """Return the engines in use, the one that ends a request first at the beginning."""
         return sorted(
-            working or self.members,
-            key=lambda member: member.engine.expected_s(request, member.speeds),
+            self._working, key=lambda member: member.engine.expected_s(request, member.speeds)
         )
+
+    @property
+    def _working(self) -> Sequence[GroupMember]:
+        """The engines that work, or all if none does."""
+        return [member for member in self.members if member.is_working] or self.members
 
     def successor(self, member: GroupMember) -> HandOver | None:
         """Return the function that takes the requests of an engine whose KV cache was lost; None if

@@ -77,27 +77,29 @@ class PictureEncoder(ProcessBound):
         self._runs: OrderedDict[tuple[int, ...], CompiledGraph] = OrderedDict()
         self._lock = threading.Lock()
 
-    def open(self, picture: object, max_pixels: int | None = None) -> OpenedPicture:
+    def open(
+        self, picture: object, max_pixels: int | None = None, max_seconds: float | None = None
+    ) -> OpenedPicture:
         """Return a picture with the ids of its tokens, without their rows.
 
         Parameters
         ----------
         picture
             A path, the bytes of a file, (height, width, 3) uint8, or a picture of Pillow.
-        max_pixels
-            The maximum number of pixels of the picture.
+        max_pixels, max_seconds
+            See `VisionModel.pixels`.
 
         Raises
         ------
         DTypeError
             The value is no picture.
         ModelFormatError
-            The file is no picture that Pillow reads, or it has too many pixels.
+            The file is no picture that Pillow reads, or it has too many pixels, or takes too long.
         VkschedError
             The package Pillow is missing.
         """
         projector = self.projector
-        pixels = projector.pixels(picture, max_pixels)
+        pixels = projector.pixels(picture, max_pixels, max_seconds)
         count, grid = projector.tokens_of(pixels.shape)
         data = hashlib.sha256(repr((pixels.shape, grid)).encode())
         data.update(pixels.tobytes())

@@ -178,8 +178,8 @@ def attention(
         (words for `vs.dequantize_q8_0`). Those of an example belong to its slot, from its `kv_len`
         on, and are visible to examples of the slot with a larger `kv_len`: b tokens of one text
         have kv_len n, n + 1, ... there. They require `slots` and new keys. k and v must be states,
-        or `vs.dequantize_q8_0` of states, that the run updates with the same rows: kernels may
-        write them earlier.
+        or `vs.dequantize_q8_0` of states, that the run updates with the same rows by
+        `vs.dynamic_update_slice`, and that nothing else reads: kernels may write the rows earlier.
     chunk : int, optional
         The cached keys are visible from the last multiple of `chunk` up to `kv_len` on; requires
         `kv_len`.

@@ -30,8 +30,8 @@ behind its keys in use:
 
 Their element type is that of the cache, so an example has the result, to the bit, that it has after
 the rows are written. Kernels of Vulkan devices write them into the cache first, behind all keys in
-use, where the update at the end of the run writes the same rows. The cache must be a state that no
-other call reads there.
+use, where the update at the end of the run writes the same rows. The cache must be a state with
+this update, and all its readers must have these pending rows: ir/early_writes.py checks it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from ...ir.attr_domains import Int, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
-from ...ir.op import Count, Op, Work, register
+from ...ir.op import Count, EarlyWrite, Op, Work, register
 from ...ir.vjp import no_gradient
 from ..layout.dynamic_update_slice import write_slices
 from .attention import ATTENTION, infer_attention
@@ -330,6 +330,8 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 # -- native loops --------------------------------------------------------------------------------
 
+EARLY_WRITES = EarlyWrite(1, 6, 3, axis=2), EarlyWrite(2, 7, 3, axis=2)
+"""The pending rows of keys and of values."""
 OPERANDS = 8
 """Maximum number of operands; native loops take operand 0 for those that are absent."""
 PROGRAM_ROWS = 8
@@ -389,7 +391,7 @@ register(
         operands=(4, OPERANDS),
         work=_work,
         typical_counts=_typical_counts,
-        overwrites=lambda inputs: (1, 2) if len(inputs) > 6 else (),
+        early_writes=lambda inputs: EARLY_WRITES if len(inputs) > 6 else (),
         roundable_operands=(0, 1, 2, 4, 5, 6, 7),
         any_dtype=True,
         cpu=CpuKernel(_compute, _cut),

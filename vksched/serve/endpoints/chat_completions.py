@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...generation.completion import TokenOutput
+from ...generation.conversation.picture_parts import has_pictures, source_size
 from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logprobs
 from ..answer_stream import AnswerStreams
 from ..chat_job import ChatJob, chat_job
@@ -16,6 +17,8 @@ from ..event_stream import event_response, json_response, to_json, while_connect
 from ..generation_job import start_job
 from ..message_assembler import MessageAssembler, MessagePiece
 from ..message_deltas import Delta, joined
+from ..model_service import ModelService
+from ..picture_admission import PicturePlace
 from ..schemas.chat import ChatRequest
 from ..server_state import ServerState, body_of, cache_key_of, state_of
 
@@ -25,20 +28,58 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     body = await body_of(request, ChatRequest)
     state.service.check_name(body.model)
-    job = await state.workers.call(
-        chat_job, body, state.service, cache_key_of(request), state.limits
-    )
-    answers = await start_job(job.generation, state)
+    place = _place_of(body, state)
+    try:
+        answer = await _start(body, state, cache_key_of(request), place)
+    except BaseException:
+        if place is not None:
+            place.leave()
+        raise
+    body.messages.clear()  # they may have megabytes, and the answer does not need them
+    if body.stream:
+        return event_response(answer.chunks(), state.limits)
+    return json_response(await while_connected(request, answer.whole()))
+
+
+def _place_of(body: ChatRequest, state: ServerState) -> PicturePlace | None:
+    """Return a place for a request with pictures, before they are decoded; None without them."""
+    if state.service.pictures is None or not has_pictures(body.messages):
+        return None
+    count = min(body.n or 1, state.limits.choices)
+    return state.admission.enter(state.service.engine, count, source_size(body.messages))
+
+
+async def _start(
+    body: ChatRequest, state: ServerState, cache_key: str, place: PicturePlace | None
+) -> _ChatAnswer:
+    """Return the answer to a request, which the engine generates. place: that of its pictures."""
+    about = state.service, cache_key, state.limits
+    if place is None:
+        job = await state.workers.call(chat_job, body, *about)
+    else:
+        opened = await state.picture_readers.call(_open_pictures, body, state.service, place)
+        body = body.model_copy(update={"messages": opened})
+        job = await state.workers.call(chat_job, body, *about)
+    answers = await start_job(job.generation, state, place)
     streams = AnswerStreams(
         [
             (stream, MessageAssembler(assembler, parser))
             for (stream, assembler), parser in zip(answers, job.parsers, strict=True)
-        ]
+        ],
+        place.leave if place is not None else lambda: None,
     )
-    answer = _ChatAnswer(body, job, state, streams)
-    if body.stream:
-        return event_response(answer.chunks(), state.limits)
-    return json_response(await while_connected(request, answer.whole()))
+    return _ChatAnswer(body, job, state, streams)
+
+
+def _open_pictures(
+    body: ChatRequest, service: ModelService, place: PicturePlace
+) -> list[Mapping[str, object]]:
+    """Return the messages with decoded pictures, whose sizes replace those of the URLs."""
+    messages = service.encoder.open_pictures(
+        body.messages, lambda opened: place.add(opened.pixels.nbytes)
+    )
+    place.add(-source_size(body.messages))
+    return messages
 
 
 class _ChatAnswer:
@@ -51,7 +92,8 @@ class _ChatAnswer:
         state: ServerState,
         streams: AnswerStreams[MessagePiece],
     ) -> None:
-        self._body = body
+        self._stream_options = body.stream_options
+        self._has_logprobs = bool(body.logprobs)
         self._service = state.service
         self._workers = state.answer_workers
         self._streams = streams
@@ -88,7 +130,7 @@ class _ChatAnswer:
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
         header = AnswerHeader("chat.completion.chunk", "chatcmpl", self._service.name)
-        options = self._body.stream_options
+        options = self._stream_options
         with_usage = bool(options and options.include_usage)
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         begun: set[int] = set()
@@ -111,7 +153,7 @@ class _ChatAnswer:
             yield header.body([], usage=self._usage.body(self._streams.streams))
 
     def _logprobs(self, outputs: Sequence[TokenOutput]) -> dict[str, Any] | None:
-        if not self._body.logprobs:
+        if not self._has_logprobs:
             return None
         return {"content": chat_logprobs(outputs, self._service), "refusal": None}
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ....common.dtypes import Shape
+from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, constant
 from ....ops import (
     concat,
@@ -58,11 +59,12 @@ class Rwkv6:
         heads, size = head_sizes(hyper)
         of_heads = rows, tokens, heads, size
         mixed = _inputs(layer, x)
-        of_keys = weights.rows(layer.name("time_mix_key.weight"))
+        shared = _key_heads(layer, heads, size)
         r = reshape(layer.linear(mixed["r"], "time_mix_receptance", width), of_heads)
         k, v = (
             reshape(
-                layer.linear(mixed[kind], f"time_mix_{part}", of_keys), (rows, tokens, -1, size)
+                layer.linear(mixed[kind], f"time_mix_{part}", shared * size),
+                (rows, tokens, shared, size),
             )
             for kind, part in (("k", "key"), ("v", "value"))
         )
@@ -99,6 +101,24 @@ def _inputs(layer: MixerLayer, x: Tensor) -> dict[str, Tensor]:
         names = [f"time_mix_lerp_{kind}.weight" for kind in KINDS]
         usual = concat([layer.reshaped(name, (1, width)) for name in names], axis=0)
     return {kind: x + shift * (parts[:, :, at] + usual[at]) for at, kind in enumerate(KINDS)}
+
+
+def _key_heads(layer: MixerLayer, heads: int, size: int) -> int:
+    """Return the number of heads of keys, each of which some heads of queries share.
+
+    Raises
+    ------
+    ModelFormatError
+        They are no whole heads, or their number does not divide that of queries.
+    """
+    name = layer.name("time_mix_key.weight")
+    values = layer.layers.weights.rows(name)
+    if not values or values % size or heads % (values // size):
+        raise ModelFormatError(
+            f"[gguf] tensor '{name}': expected a divisor of {heads} heads of {size} values as "
+            f"keys, got {values} values; try to convert the model again"
+        )
+    return values // size
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import time
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
@@ -21,26 +22,37 @@ MAX_RATIO = 200
 """The maximum ratio of the sides of a picture of Qwen."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats of files. Decoders of others may start programs, as that of EPS does."""
+BLOCK_BYTES = 512
+"""The bytes of a file between two checks of the time limit. A JPEG file has scans of a few bytes,
+each of which takes milliseconds.
+"""
 
 
-def pixels_of(picture: object, hyper: VisionHParams, max_pixels: int | None = None) -> NDArray:
+def pixels_of(
+    picture: object,
+    hyper: VisionHParams,
+    max_pixels: int | None = None,
+    max_seconds: float | None = None,
+) -> NDArray:
     """Return the normalized pixels of a picture, (3, height, width) float32.
 
     Parameters
     ----------
     max_pixels
         The maximum number of pixels of the picture; `MAX_PIXELS` if None.
+    max_seconds
+        The maximum time to decode the bytes of a file; None for any.
 
     Raises
     ------
     DTypeError
         The value is no picture.
     ModelFormatError
-        The file is no picture that Pillow reads, or it has too many pixels.
+        The file is no picture that Pillow reads, or it has too many pixels, or takes too long.
     VkschedError
         The package Pillow is missing.
     """
-    opened = _opened(picture, max_pixels or MAX_PIXELS)
+    opened = _opened(picture, max_pixels or MAX_PIXELS, max_seconds)
     if hyper.is_qwen:
         resized = opened.resize(fitting_size(*opened.size, hyper), resample=_resampling("BICUBIC"))
     else:
@@ -87,7 +99,26 @@ def _resampling(name: str) -> int:
     return Resampling[name]
 
 
-def _opened(picture: object, most: int) -> Image:
+class _TooSlow(Exception):
+    """A file takes too long to decode."""
+
+
+class _TimedFile(io.BytesIO):
+    """The bytes of a file, which are read within a time limit. Decoders of Pillow read block by
+    block.
+    """
+
+    def __init__(self, data: bytes, max_seconds: float) -> None:
+        super().__init__(data)
+        self._end_s = time.monotonic() + max_seconds
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.monotonic() > self._end_s:
+            raise _TooSlow
+        return super().read(size)
+
+
+def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
     """Return a picture of Pillow with three channels."""
     try:
         from PIL import Image
@@ -107,7 +138,8 @@ def _opened(picture: object, most: int) -> Image:
     if isinstance(picture, Image.Image):
         source = picture
     elif isinstance(picture, (bytes, bytearray, memoryview)):
-        source = io.BytesIO(bytes(picture))
+        data = bytes(picture)
+        source = io.BytesIO(data) if max_seconds is None else _TimedFile(data, max_seconds)
     elif isinstance(picture, (str, os.PathLike)):
         source = os.fspath(picture)
     else:
@@ -119,9 +151,15 @@ def _opened(picture: object, most: int) -> Image:
         if isinstance(source, Image.Image):
             return _upright(source, most)
         with Image.open(source, formats=FORMATS) as found:
+            found.decodermaxblock = BLOCK_BYTES
             return _upright(found, most)
     except (ModelFormatError, FileNotFoundError):
         raise
+    except _TooSlow:
+        raise ModelFormatError(
+            f"[vision] expected a picture that is decoded within {max_seconds:g} s, got one that "
+            "takes longer; try it as PNG"
+        ) from None
     except Exception as error:  # decoders of pictures raise errors of many kinds
         raise ModelFormatError(
             f"[vision] expected a picture as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got "

@@ -123,7 +123,9 @@ class VisionModel(ImportedModel):
         unit = self.hyper.patch_size * self.hyper.pool
         return shape[-2] // unit, shape[-1] // unit
 
-    def pixels(self, picture: object, max_pixels: int | None = None) -> NDArray:
+    def pixels(
+        self, picture: object, max_pixels: int | None = None, max_seconds: float | None = None
+    ) -> NDArray:
         """Return the pixels of a picture for `encode`, (3, height, width) float32.
 
         Parameters
@@ -132,17 +134,19 @@ class VisionModel(ImportedModel):
             A path, the bytes of a file, (height, width, 3) uint8, or a picture of Pillow.
         max_pixels
             The maximum number of pixels of the picture; 2**26 if None.
+        max_seconds
+            The maximum time to decode the bytes of a file; None for any.
 
         Raises
         ------
         DTypeError
             The value is no picture.
         ModelFormatError
-            The file is no picture that Pillow reads, or it has too many pixels.
+            The file is no picture that Pillow reads, or it has too many pixels, or takes too long.
         VkschedError
             The package Pillow is missing.
         """
-        return pixels_of(picture, self.hyper, max_pixels)
+        return pixels_of(picture, self.hyper, max_pixels, max_seconds)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Return the tokens of pictures, as a tensor to compile.
