@@ -69,6 +69,17 @@ def test_two_chains_with_eager_ops_need_three_segments() -> None:
         seen |= set(segment.outputs)
 
 
+def test_views_of_results_that_ops_read_stay_in_their_segment() -> None:
+    def fn(x: Any) -> Any:
+        y = torch.relu(x)
+        return y, y.t(), y.detach().detach() <= 0
+
+    module = make_fx(fn, tracing_mode="fake")(torch.randn(3, 3))
+    segments = cut(module, find_unsupported(module))
+    assert [s.on_device for s in segments] == [True, False]
+    assert [len(s.outputs) for s in segments] == [2, 1]  # the transposed result is a view
+
+
 def test_views_alone_are_not_worth_a_transfer(cpu: Any) -> None:
     fast = compiled(lambda x: x.view(6, 2).t(), cpu)
     x = torch.randn(3, 4)
