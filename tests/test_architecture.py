@@ -98,6 +98,7 @@ SUBPACKAGES = {
         ("lower",),
         ("partition", "weights"),
         ("runtime",),
+        ("saved_values",),
         ("segment",),
         ("program",),
         ("frame",),

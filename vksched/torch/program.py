@@ -85,7 +85,7 @@ class Specialisation:
         self._placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         self._result: Any = next(n for n in graph.nodes if n.op == "output").args[0]
         self.unsupported = find_unsupported(module)
-        leaves = {self._placeholders[i]: leaf for i, leaf in (self.leaves | received).items()}
+        leaves = {self._placeholders[i]: leaf for i, leaf in {**self.leaves, **received}.items()}
         self.segments: list[Segment] = cut(module, self.unsupported)
         self.saved: SavedValues | None = None
         if saved_from is not None and runtime.has_gpus:
@@ -109,9 +109,7 @@ class Specialisation:
     def through_host(self) -> Specialisation:
         """Return the specialisation that returns all results to the host."""
         if self._through_host is None:
-            self._through_host = Specialisation(
-                self._runtime, self._module, self.weights, {}, None
-            )
+            self._through_host = Specialisation(self._runtime, self._module, self.weights, {}, None)
         return self._through_host
 
     def run(self, args: Sequence[Any], lease: Lease | None) -> list[Any]:

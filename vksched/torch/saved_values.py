@@ -6,8 +6,8 @@
 
 One call at a time has the states of a graph: from its forward pass until nothing refers to its
 DeviceTensors, which is after its backward pass. A call in between passes its values through host
-memory, and so does one with hooks of saved tensors. The states are deleted after the graphs that use
-them. Examples: tests/torch_backend/test_torch_saved.py.
+memory, and so does one with hooks of saved tensors. The states are deleted after the graphs that
+use them. Examples: tests/torch_backend/test_torch_saved.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Lease:
         return made
 
 
-class DeviceTensor(torch.Tensor):
+class DeviceTensor(torch.Tensor):  # type: ignore[misc]
     """A saved value in a state. Any op on it reads the state and computes in eager PyTorch.
 
     Attributes
