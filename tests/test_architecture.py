@@ -102,7 +102,7 @@ SUBPACKAGES = {
         ("segment",),
         ("program",),
         ("frame",),
-        ("backend", "explain", "export"),
+        ("backend", "explanation", "export"),
     ],
     "schedule": [
         ("model",),

@@ -14,7 +14,7 @@ from torch import nn
 import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.torch.backend import vksched as backend
-from vksched.torch.explain import explain
+from vksched.torch.explanation import explain
 from vksched.torch.frame import programs
 from vksched.torch.program import Specialisation
 from vksched.torch.runtime import BackendOptions, open_runtime

@@ -13,7 +13,7 @@ from torch import nn
 
 import vksched as vs
 from vksched.torch.backend import vksched as backend
-from vksched.torch.explain import explain
+from vksched.torch.explanation import explain
 from vksched.torch.frame import programs
 from vksched.torch.segment import DeviceSegment
 
