@@ -106,11 +106,11 @@ class Lease:
     def tensor(self, node: fx.Node) -> DeviceTensor:
         """Return the tensor that stands for the value of a node."""
         held, like = self.saved.states[node], value_of(node)
-        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+        found: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             DeviceTensor, held.shape, strides=like.stride(), dtype=like.dtype, device="cpu"
         )
-        made.state, made.lease = held, self
-        return made
+        found.state, found.lease = held, self
+        return found
 
 
 class DeviceTensor(torch.Tensor):  # type: ignore[misc]
