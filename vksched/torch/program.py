@@ -106,6 +106,11 @@ class Specialisation:
         """False if a weight has become a state since."""
         return all(entry.leaf is self.leaves[i] for i, entry in self.weights.items())
 
+    @property
+    def has_host_version(self) -> bool:
+        """True if a call has returned saved values to the host."""
+        return self._through_host is not None
+
     def through_host(self) -> Specialisation:
         """Return the specialisation that returns all results to the host."""
         if self._through_host is None:
