@@ -98,10 +98,11 @@ SUBPACKAGES = {
         ("lower",),
         ("partition", "weights"),
         ("runtime",),
+        ("saved_values",),
         ("segment",),
         ("program",),
         ("frame",),
-        ("backend", "explain", "export"),
+        ("backend", "explanation", "export"),
     ],
     "schedule": [
         ("model",),

@@ -6,17 +6,19 @@ import copy
 import pickle
 import re
 import threading
+from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import vksched as vs
 from vksched.torch.backend import vksched as backend
-from vksched.torch.explain import explain
+from vksched.torch.explanation import explain
 
 
 class ConvNet(nn.Module):
@@ -225,3 +227,14 @@ def test_the_entry_point_names_the_backend() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
     (found,) = re.findall(r"torch_dynamo_backends\]\nvksched = \"(.*)\"", project)
     assert resolve_name(found) is backend
+
+
+def test_pytorch_finds_the_backend_by_its_name() -> None:
+    if not entry_points(group="torch_dynamo_backends", name="vksched"):
+        pytest.skip("the metadata of the package is not installed")
+    assert "vksched" in torch._dynamo.list_backends()
+    model, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    fast = torch.compile(model, backend="vksched", options={"devices": ["cpu"]})
+    with torch.no_grad():
+        close(fast(x), model(x))
+    assert "inference of Linear" in explain(fast)

@@ -10,11 +10,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import vksched as vs
 from vksched.torch.backend import vksched as backend
+from vksched.torch.convert import to_array, to_tensor
 from vksched.torch.decompositions import decompositions
-from vksched.torch.explain import explain
+from vksched.torch.explanation import explain
 from vksched.torch.frame import programs
 from vksched.torch.partition import cut, find_unsupported
-from vksched.torch.runtime import BackendOptions
+from vksched.torch.runtime import BackendOptions, open_runtime
 from vksched.torch.segment import DeviceSegment
 
 
@@ -69,6 +70,17 @@ def test_two_chains_with_eager_ops_need_three_segments() -> None:
         seen |= set(segment.outputs)
 
 
+def test_views_of_results_that_ops_read_stay_in_their_segment() -> None:
+    def fn(x: Any) -> Any:
+        y = torch.relu(x)
+        return y, y.t(), y.detach().detach() <= 0
+
+    module = make_fx(fn, tracing_mode="fake")(torch.randn(3, 3))
+    segments = cut(module, find_unsupported(module))
+    assert [s.on_device for s in segments] == [True, False]
+    assert [len(s.outputs) for s in segments] == [2, 1]  # the transposed result is a view
+
+
 def test_views_alone_are_not_worth_a_transfer(cpu: Any) -> None:
     fast = compiled(lambda x: x.view(6, 2).t(), cpu)
     x = torch.randn(3, 4)
@@ -110,6 +122,35 @@ def test_symbolic_sizes_are_specialised_up_to_a_limit(cpu: Any) -> None:
         torch.testing.assert_close(fast(x, rows + 2), fn(x, rows + 2))
     (program,) = [p for f, p in programs() if f.function[1] == "fn"]
     assert len(program.specialisations) == 2
+
+
+def test_graphs_of_a_model_share_its_weights(cpu: Any) -> None:
+    model = torch.nn.Linear(4, 3).eval()
+    fast = compiled(model, cpu, dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 5):
+            fast(torch.randn(rows, 4))
+        compiled(lambda x: model(x) * 2, cpu)(torch.randn(2, 4))
+    special = [m for _, p in list(programs())[-2:] for m in p.specialisations.values()]
+    assert len(special) == 3
+    assert len({frozenset(m.leaves.values()) for m in special}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
+def test_arguments_and_results_are_not_copied_on_the_host(dtype: torch.dtype) -> None:
+    tensor = torch.ones(3, 4).to(dtype)
+    array = to_array(tensor)
+    assert array.ctypes.data == tensor.data_ptr()
+    assert to_tensor(array, dtype, tensor.stride()).data_ptr() == tensor.data_ptr()
+
+
+def test_equal_devices_and_precision_share_a_scheduler() -> None:
+    options = {"devices": ["cpu"], "precision": "mixed"}
+    first, second = (open_runtime(BackendOptions.parse(options)) for _ in range(2))
+    assert first.scheduler is second.scheduler and first.weights is second.weights
+    assert first.scheduler.precision == "mixed"
+    other = open_runtime(BackendOptions.parse({"devices": ["cpu"]}))
+    assert other.scheduler is not first.scheduler
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn
 
 import vksched as vs
 from vksched.torch.backend import vksched as backend
-from vksched.torch.explain import explain
+from vksched.torch.explanation import explain
 from vksched.torch.frame import programs
 from vksched.torch.segment import DeviceSegment
 
@@ -156,3 +156,22 @@ def test_patterns_match_in_one_of_several_graphs() -> None:
         torch.testing.assert_close(fast(x), model(x))
     (line,) = [line for line in explain(fast).splitlines() if "no op or weight matches" in line]
     assert "third*" in line
+
+
+def test_parameters_have_the_names_of_their_state_dict() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+        def forward(self, inputs: Any) -> Any:
+            return self.layers(inputs["x"][0])
+
+    model, x = Nested().eval(), torch.randn(2, 3)
+    with vs.Scheduler(["cpu"]) as sched, torch.no_grad():
+        for module, args in ((model, {"x": [x]}), (copy.deepcopy(model.layers), x)):
+            fast = torch.compile(module, backend=backend, options={"scheduler": sched})
+            torch.testing.assert_close(fast(args), module(args))
+            (special,) = list(programs())[-1][1].specialisations.values()
+            names = {name for name in module.state_dict() if "num_batches" not in name}
+            assert {entry.name for entry in special.weights.values()} == names

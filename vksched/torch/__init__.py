@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all of 
 
 if TYPE_CHECKING:
     from .backend import vksched as vksched
-    from .explain import explain as explain
+    from .explanation import explain as explain
     from .export import save as save
     from .model_file import ExportedModel as ExportedModel
     from .model_file import load as load
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "BackendOptions": "runtime",
-    "explain": "explain",
+    "explain": "explanation",
     "ExportedModel": "model_file",
     "load": "model_file",
     "save": "export",

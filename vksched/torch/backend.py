@@ -46,7 +46,8 @@ def vksched(module: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     def compile_kind(kind: str) -> Any:
         def compiler(graph: fx.GraphModule, _: Sequence[Any]) -> Any:
             managed = _managed(graph, names, managed_names, kind)
-            program = Program(runtime, graph, ProgramInfo(kind, managed))
+            saved_from = _saved_from() if kind == "forward" else None
+            program = Program(runtime, graph, ProgramInfo(kind, managed, saved_from))
             register_program(frame, program)
             return boxed(program)
 
@@ -80,8 +81,7 @@ def _managed(
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     if kind == "backward":
         return {i: shared[n.name] for i, n in enumerate(placeholders) if n.name in shared}
-    context = TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
+    meta = _metadata()
     if meta is None:
         return {}
     mutated = set(meta.mutated_inp_runtime_indices)
@@ -93,3 +93,17 @@ def _managed(
             if isinstance(value, torch.Tensor):
                 out[i] = shared[placeholders[i].name] = known[i]
     return out
+
+
+def _metadata() -> Any:
+    """Return what AOTAutograd knows of the arguments and results of the forward graph, or None."""
+    context = TracingContext.try_get()
+    return context.fw_metadata if context is not None else None
+
+
+def _saved_from() -> int | None:
+    """Return the position of the first result of a forward graph that is saved for the backward
+    graph, or None.
+    """
+    meta = _metadata()
+    return None if meta is None else int(meta.num_forward)

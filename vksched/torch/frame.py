@@ -18,6 +18,8 @@ from .program import Program
 
 RESUMED = "torch_dynamo_resume_in_"
 """The prefix of functions that Dynamo continues with after a graph break."""
+STATIC = "_dynamo_static_input_type"
+"""What Dynamo notes of parameters and buffers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,18 +77,22 @@ def function_of(code: CodeType) -> tuple[str, str]:
 
 
 def parameter_names(module: fx.GraphModule) -> list[str]:
-    """Return the names of the inputs of a graph as in `state_dict`, by position."""
+    """Return the names of the inputs of a graph, by position: parameters and buffers as in
+    `state_dict`.
+    """
     out: list[str] = []
+    roots = set[str]()
     for node in module.graph.nodes:
         if node.op == "placeholder":
             argument = node.meta.get("grapharg")
             source: Any = getattr(argument, "source", None)
             name = getattr(source, "name", "")
             out.append(clean_path(str(name() if callable(name) else name)) or node.name)
-    roots = {name.partition(".")[0] for name in out if "." in name}
+            if STATIC in node.meta.get("tensor_dict", ()):
+                roots.add(out[-1].partition(".")[0])
     if len(roots) > 1:  # parameters of several modules
         return out
-    return [name.partition(".")[2] or name for name in out]
+    return [name.partition(".")[2] if name.partition(".")[0] in roots else name for name in out]
 
 
 _lock = threading.Lock()

@@ -140,15 +140,16 @@ def cut(module: fx.GraphModule, unsupported: Mapping[fx.Node, str]) -> list[Segm
 def _views_of_results(module: fx.GraphModule) -> set[fx.Node]:
     """Return views of results that are results, too. PyTorch makes them, so they share memory."""
     results = set(next(n for n in module.graph.nodes if n.op == "output").all_input_nodes)
-    found = set[fx.Node]()
+    views = set[fx.Node]()
     for node in module.graph.nodes:
-        if node.op != "call_function" or base_name(node) not in VIEWS:
-            continue
-        base = node.all_input_nodes[0]
-        of_result = base in found or (base in results and base.op == "call_function")
-        if of_result and all(u.op == "output" or base_name(u) in VIEWS for u in node.users):
-            found.add(node)
-    return found
+        if node.op == "call_function" and base_name(node) in VIEWS:
+            base = node.all_input_nodes[0]
+            if base in views or (base in results and base.op == "call_function"):
+                views.add(node)
+    for node in reversed(module.graph.nodes):
+        if node in views and not all(u.op == "output" or u in views for u in node.users):
+            views.remove(node)  # a computation reads it
+    return views
 
 
 def base_name(node: fx.Node) -> str:

@@ -4,7 +4,8 @@
                        no: cut and compile once; at most `limit` specialisations are cached
 
 Sizes that Dynamo left symbolic become specialisations. Parameters belong to a specialisation, too:
-modules that share their code share a graph, but not its weights. Examples:
+modules that share their code share a graph, but not its weights. Values that a forward graph saves
+for the backward graph stay on GPUs (saved_values.py). Examples:
 tests/torch_backend/test_torch_programs.py.
 """
 
@@ -22,11 +23,14 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from ..common.errors import StateLost
 from ..common.user_warning import warn
+from ..ir.tensor import Tensor
 from .current_weights import CurrentWeights
 from .lower import op_name, value_of
 from .partition import Segment, cut, find_unsupported
 from .runtime import Runtime
+from .saved_values import DeviceTensor, Lease, SavedValues, has_hooks, on_host
 from .segment import DeviceSegment, EagerSegment
 from .weights import ManagedWeight, key_of
 
@@ -43,46 +47,97 @@ class ProgramInfo:
         "inference", "forward" or "backward".
     managed
         The names of parameters and buffers by position among the arguments.
+    saved_from
+        The position of the first result that a forward graph saves for the backward graph; None for
+        other graphs.
     """
 
     kind: str
     managed: Mapping[int, str]
+    saved_from: int | None = None
 
 
 class Specialisation:
-    """A program for one set of sizes and parameters."""
+    """A program for one set of sizes and parameters.
+
+    Parameters
+    ----------
+    weights
+        The managed weights by position among the arguments.
+    received
+        The states of arguments that a forward graph has left on devices, by position.
+    saved_from
+        The first result that may stay on devices; None if there is none.
+    """
 
     def __init__(
-        self, runtime: Runtime, module: fx.GraphModule, weights: Mapping[int, ManagedWeight]
+        self,
+        runtime: Runtime,
+        module: fx.GraphModule,
+        weights: Mapping[int, ManagedWeight],
+        received: Mapping[int, Tensor],
+        saved_from: int | None,
     ) -> None:
         self.weights = dict(weights)
         self.leaves = {i: entry.leaf for i, entry in self.weights.items()}
         graph = module.graph
+        self._runtime, self._module = runtime, module
         self._placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         self._result: Any = next(n for n in graph.nodes if n.op == "output").args[0]
         self.unsupported = find_unsupported(module)
-        leaves = {self._placeholders[i]: leaf for i, leaf in self.leaves.items()}
+        leaves = {self._placeholders[i]: leaf for i, leaf in {**self.leaves, **received}.items()}
         self.segments: list[Segment] = cut(module, self.unsupported)
+        self.saved: SavedValues | None = None
+        if saved_from is not None and runtime.has_gpus:
+            on_host = {*self._result[:saved_from], *(n for s in self.segments for n in s.inputs)}
+            nodes = {n for n in self._result[saved_from:] if isinstance(n, fx.Node)}
+            self.saved = SavedValues(runtime, nodes - on_host)
         self.steps: list[Step] = [
-            DeviceSegment(runtime, module, s, leaves) if s.on_device else EagerSegment(module, s)
+            DeviceSegment(runtime, module, s, leaves, self.saved)
+            if s.on_device
+            else EagerSegment(module, s)
             for s in self.segments
         ]
         self._frees = _last_uses(self.segments, self._result)
+        self._through_host: Specialisation | None = None
 
     @property
     def is_current(self) -> bool:
         """False if a weight has become a state since."""
         return all(entry.leaf is self.leaves[i] for i, entry in self.weights.items())
 
-    def run(self, args: Sequence[Any]) -> list[Any]:
-        """Run all segments and return the results."""
+    @property
+    def has_host_version(self) -> bool:
+        """True if a call has returned saved values to the host."""
+        return self._through_host is not None
+
+    def through_host(self) -> Specialisation:
+        """Return the specialisation that returns all results to the host."""
+        if self._through_host is None:
+            self._through_host = Specialisation(self._runtime, self._module, self.weights, {}, None)
+        return self._through_host
+
+    def run(self, args: Sequence[Any], lease: Lease | None) -> list[Any]:
+        """Run all segments and return the results.
+
+        Parameters
+        ----------
+        lease
+            The right to the states of saved values; None if there are none.
+        """
         values: dict[fx.Node, Any] = dict(zip(self._placeholders, args, strict=True))
         for step, free in zip(self.steps, self._frees, strict=True):
-            found = step([values[n] for n in step.segment.inputs])
-            values.update(zip(step.segment.outputs, found, strict=True))
+            values.update(step([values[n] for n in step.segment.inputs]))
             for node in free:
-                del values[node]
-        return [values[n] if isinstance(n, fx.Node) else n for n in self._result]
+                values.pop(node, None)  # a saved value is on a device
+        return [
+            n
+            if not isinstance(n, fx.Node)
+            else lease.tensor(n)
+            if lease is not None and n not in values
+            else on_host(values[n])
+            for n in self._result
+        ]
 
 
 def _last_uses(segments: Sequence[Segment], result: Any) -> list[list[fx.Node]]:
@@ -121,15 +176,33 @@ class Program:
     def __call__(self, args: list[Any]) -> list[Any]:
         values = list(args)
         args.clear()  # the caller's references end here, as AOTAutograd expects
-        found = self._find(values)
+        found, lease = self._find(values), None
         self.calls += 1
-        return found.run(values)
+        if found.saved is not None and found.saved.states:
+            lease = None if has_hooks() else found.saved.lease()
+            if lease is None:
+                with self._lock:
+                    found = found.through_host()
+        try:
+            return found.run(values, lease)
+        except StateLost as error:
+            if lease is None:
+                if self.info.kind != "backward":
+                    raise
+                raise StateLost(
+                    f"[torch] values that the backward pass needs are lost: {error}; try the "
+                    "forward pass again"
+                ) from error
+            lease.saved.reset()
+            return found.run(values, lease)
 
     def _find(self, args: Sequence[Any]) -> Specialisation:
+        received = self._received(args)
         sizes = tuple(
             tuple(args[i].shape) if isinstance(args[i], torch.Tensor) else args[i]
             for i in self._sized
         )
+        sizes = sizes, tuple(received.items())
         managed = [args[i] for i in self.info.managed]
         with self._lock:
             if self._recent is not None:
@@ -143,7 +216,7 @@ class Program:
                     if not entry.is_current(args[i]):
                         self._runtime.weights.refresh(entry, args[i])
             if found is None or not found.is_current:
-                found = self._specialise(args, keys)
+                found = self._specialise(args, keys, received)
                 self._drop_freed()
                 self.specialisations[sizes, keys] = found
                 while len(self.specialisations) > self._runtime.limit:
@@ -155,13 +228,21 @@ class Program:
             self._recent = sizes, found, CurrentWeights(managed, entries)
         return found
 
+    def _received(self, args: Sequence[Any]) -> dict[int, Tensor]:
+        """Return the states of arguments of a backward graph, by position."""
+        if self.info.kind != "backward":
+            return {}
+        return {i: arg.state for i, arg in enumerate(args) if isinstance(arg, DeviceTensor)}
+
     def _drop_freed(self) -> None:
         """Forget specialisations whose parameters no longer exist."""
         for key, special in list(self.specialisations.items()):
             if any(entry.storage.expired() for entry in special.weights.values()):
                 del self.specialisations[key]
 
-    def _specialise(self, args: Sequence[Any], keys: Sequence[Any]) -> Specialisation:
+    def _specialise(
+        self, args: Sequence[Any], keys: Sequence[Any], received: Mapping[int, Tensor]
+    ) -> Specialisation:
         table, trained = self._runtime.weights, self.info.kind != "inference"
         weights = {
             i: table.acquire(key, args[i], name, trained and args[i].requires_grad)
@@ -170,7 +251,7 @@ class Program:
         }
         module = _with_sizes(self._module, args) if self._sized else self._module
         self._runtime.close_unused()
-        created = Specialisation(self._runtime, module, weights)
+        created = Specialisation(self._runtime, module, weights, received, self.info.saved_from)
         for step in created.steps:
             if isinstance(step, DeviceSegment):
                 self.unplaced.difference_update(step.placement)

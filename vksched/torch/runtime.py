@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.errors import VkschedError
+from ..common.errors import PlanError, VkschedError
 from ..engine.executable import CompiledGraph
+from ..ir.tensor import Tensor
 from ..scheduler.scheduler import Scheduler
 from .weights import WeightTable
 
@@ -101,9 +102,9 @@ class Runtime:
     ----------
     weights
         The weights of all graphs of the scheduler.
-    unused
-        Compiled graphs that nothing refers to. The next compilation closes them: the garbage
-        collector must not, because it may run while a lock is held.
+    unused, unused_states
+        Compiled graphs, and states of saved values, that nothing refers to. The next compilation
+        frees them: the garbage collector must not, because it may run while a lock is held.
     """
 
     def __init__(self, scheduler: Scheduler, options: BackendOptions) -> None:
@@ -111,20 +112,35 @@ class Runtime:
         self.placement = dict(options.placement)
         self.limit = options.limit
         with _lock:
-            shared = _shared.setdefault(scheduler, (WeightTable(scheduler), deque()))
-        self.weights, self.unused = shared
+            found = _shared.get(scheduler)
+            if found is None:
+                found = _shared[scheduler] = (WeightTable(scheduler), deque(), deque())
+        self.weights, self.unused, self.unused_states = found
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if a device has memory that the arrays of PyTorch are copied to."""
+        return len(self.scheduler.devices) > 1  # the last one is the CPU
 
     def close_unused(self) -> None:
-        """Free the graphs that nothing refers to."""
+        """Free the graphs, and the states of saved values, that nothing refers to."""
         while self.unused:
             self.unused.popleft().close()
+        for _ in range(len(self.unused_states)):
+            states = self.unused_states.popleft()
+            while states:
+                try:
+                    self.scheduler.delete_state(states[-1])
+                except PlanError:  # a backward graph that will be freed later
+                    self.unused_states.append(states)
+                    break
+                states.pop()
 
 
+_Shared = tuple[WeightTable, deque[CompiledGraph], deque[list[Tensor]]]
 _lock = threading.Lock()
 _schedulers: dict[tuple[Any, ...], Scheduler] = {}
-_shared: weakref.WeakKeyDictionary[Scheduler, tuple[WeightTable, deque[CompiledGraph]]] = (
-    weakref.WeakKeyDictionary()
-)
+_shared: weakref.WeakKeyDictionary[Scheduler, _Shared] = weakref.WeakKeyDictionary()
 
 
 def open_runtime(options: BackendOptions) -> Runtime:

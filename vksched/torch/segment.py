@@ -18,6 +18,7 @@ from .convert import to_array, to_tensor
 from .lower import SEED, CallLowering, declare_input, is_whole, value_of
 from .partition import Segment, eager_module
 from .runtime import Runtime
+from .saved_values import SavedValues
 
 
 class EagerSegment:
@@ -27,11 +28,11 @@ class EagerSegment:
         self.segment = segment
         self._run = eager_module(module, segment)
 
-    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the outputs for the inputs, both in the order of the segment."""
+    def __call__(self, values: Sequence[Any]) -> dict[fx.Node, Any]:
+        """Return the outputs for the inputs in the order of the segment."""
         with torch.no_grad():
             found: Sequence[Any] = self._run(*values)
-        return found
+        return dict(zip(self.segment.outputs, found, strict=True))
 
 
 class DeviceSegment:
@@ -43,6 +44,8 @@ class DeviceSegment:
         The scheduler and its options.
     leaves
         The weights and states of placeholders; all other inputs are passed to each run.
+    saved
+        The values of a forward graph that stay on devices; None if there are none.
 
     Attributes
     ----------
@@ -56,6 +59,7 @@ class DeviceSegment:
         module: fx.GraphModule,
         segment: Segment,
         leaves: Mapping[fx.Node, Tensor],
+        saved: SavedValues | None = None,
     ) -> None:
         self.segment = segment
         self._module = module
@@ -74,8 +78,13 @@ class DeviceSegment:
         for node in segment.nodes:
             lowering.lower(node)
         self._whole = [i for i, node in enumerate(segment.inputs) if node in lowering.whole]
-        self._results = _Results(segment.outputs, lowering.values)
-        tensors = _tensors_of(self._results.tensors)
+        updates: dict[Tensor, Tensor] = {}
+        self._outputs = segment.outputs
+        if saved is not None:
+            updates = saved.hold({node: lowering.values[node] for node in segment.outputs})
+            self._outputs = tuple(n for n in segment.outputs if n not in saved.states)
+        self._results = _Results(self._outputs, lowering.values)
+        tensors = _tensors_of((*self._results.tensors, *updates.values()))
         read = {t.name for t in tensors if t.op == "input"}
         self._feeds = [feed for feed in self._feeds if feed[1] in read]
         self._random = SEED in read
@@ -86,12 +95,14 @@ class DeviceSegment:
             if any(fnmatchcase(name, pattern) for name in names)
         }
         self.compiled: CompiledGraph = runtime.scheduler.compile(
-            self._results.tensors, self.placement or None
+            self._results.tensors, self.placement or None, updates=updates or None
         )
         weakref.finalize(self, runtime.unused.append, self.compiled).atexit = False
 
-    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the outputs for the inputs, both in the order of the segment."""
+    def __call__(self, values: Sequence[Any]) -> dict[fx.Node, Any]:
+        """Return the outputs for the inputs in the order of the segment. A run on devices leaves
+        saved values there.
+        """
         if not all(is_whole(values[position]) for position in self._whole):
             return self._run_eager(values)
         feeds = {name: to_array(values[position]) for position, name in self._feeds}
@@ -100,11 +111,11 @@ class DeviceSegment:
             feeds[SEED] = seed.to(torch.int32).numpy()
         try:
             arrays: Any = self.compiled(**feeds)
-            return self._results.unpack(arrays)
+            return dict(zip(self._outputs, self._results.unpack(arrays), strict=True))
         except IndexOutOfRange:  # int64 values that 32 bits cannot hold, or a wrong index
             return self._run_eager(values)
 
-    def _run_eager(self, values: Sequence[Any]) -> Sequence[Any]:
+    def _run_eager(self, values: Sequence[Any]) -> dict[fx.Node, Any]:
         if self._eager is None:
             self._eager = EagerSegment(self._module, self.segment)
         return self._eager(values)
