@@ -135,9 +135,9 @@ class MetadataKeys:
         default. signed: also 0 and negative numbers.
         """
         value = self._get(name, default)
-        if value == 0 and (default == 0 or signed):
-            return 0.0
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if value == 0 and (default == 0 or signed):
+                return 0.0
             if np.finfo(np.float32).tiny <= (abs(value) if signed else value) <= maximum:
                 return float(value)
         expected = f"a float32 {'of magnitude ' if signed else ''}over 0, at most {maximum:g}"
