@@ -84,7 +84,7 @@ KINDS = (
     *("lfm2moe", "mamba", "mamba2", "granitehybrid", "falcon-h1", "jamba", "nemotron_h"),
     *("afmoe", "deepseek2", "deepseek3", "mistral4", "gemma3n", "gemma4", "gemma4_experts"),
     *("apertus", "minicpm3", "dbrx", "nemotron_h_moe_latent", "kimi-linear", "rwkv7", "rwkv6"),
-    *("arwkv7", "rwkv6qwen2", "openelm", "plamo3", "mimo2"),
+    *("arwkv7", "rwkv6qwen2", "openelm", "plamo3", "mimo2", "mpt", "jais"),
 )
 """One of each kind of attention, routing, norm and block."""
 BESIDES = (*language.ENCODERS, "gemma2_large")
@@ -150,7 +150,7 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     "name",
     [
         *("llama4", "gpt-oss", "gemma2", "qwen3next", "lfm2", "falcon-h1"),
-        *("deepseek3", "gemma4", "kimi-linear", "rwkv7", "rwkv6"),
+        *("deepseek3", "gemma4", "kimi-linear", "rwkv7", "rwkv6", "bloom"),
     ],
 )
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
