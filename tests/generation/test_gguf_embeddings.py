@@ -8,11 +8,10 @@ from pathlib import Path
 import language
 import numpy as np
 import pytest
-from conftest import Scheds
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
 from selection import spread
-from test_gguf_golden import CLOSE, build_golden
+from test_gguf_golden import CLOSE, SETS, Placement, build_golden, split_over
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -31,7 +30,11 @@ def by_numpy(hidden: NDArray, way: str) -> NDArray:
 
 
 def vectors(
-    sched: vs.Scheduler, model: LanguageModel, texts: list[NDArray], way: str | None = None
+    sched: vs.Scheduler,
+    model: LanguageModel,
+    texts: list[NDArray],
+    way: str | None = None,
+    placement: Placement = None,
 ) -> NDArray:
     """Return the vectors of texts in one batch, filled up with any tokens."""
     longest = max(map(len, texts)) + 2
@@ -39,23 +42,23 @@ def vectors(
     for row, text in zip(ids, texts, strict=True):
         row[: len(text)] = text
     inputs = vs.input("ids", ids.shape, "int32"), vs.input("counts", (len(texts),), "int32")
-    run = sched.compile(model.embeddings(*inputs, way))
+    run = sched.compile(model.embeddings(*inputs, way), placement=placement)
     return np.asarray(run(ids=ids, counts=np.array([len(text) for text in texts], np.int32)))
 
 
-def compare(name: str, sched: vs.Scheduler, folder: Path) -> None:
+def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement = None) -> None:
     golden = language.load(name)
     model = build_golden(golden, folder)
     for way in WAYS:
         wanted = by_numpy(golden.wanted, way)
-        got = vectors(sched, model, [golden.ids[:7], golden.ids], way)
+        got = vectors(sched, model, [golden.ids[:7], golden.ids], way, placement)
         np.testing.assert_allclose(got[1], wanted, **CLOSE)
-        alone = vectors(sched, model, [golden.ids[:7]], way)
+        alone = vectors(sched, model, [golden.ids[:7]], way, placement)
         np.testing.assert_allclose(got[0], alone[0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, rtol=1e-5)
     assert abs(by_numpy(golden.wanted, "mean") - by_numpy(golden.wanted, "cls")).max() > 0.05
     if name not in ("gemma-embedding", "llama-embed"):
-        by_file = vectors(sched, model, [golden.ids])
+        by_file = vectors(sched, model, [golden.ids], placement=placement)
         np.testing.assert_allclose(by_file[0], by_numpy(golden.wanted, "mean"), **CLOSE)
 
 
@@ -65,9 +68,13 @@ def test_vectors_of_an_encoder_equal_those_of_transformers(name: str, tmp_path: 
         compare(name, sched, tmp_path)
 
 
+@pytest.mark.parametrize("devices", SETS, indirect=True)
 @pytest.mark.parametrize("name", spread(language.ENCODERS, 3))
-def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
-    compare(name, scheds[0], tmp_path)
+def test_so_they_do_on_devices_and_split_over_two(
+    name: str, devices: list[str], tmp_path: Path
+) -> None:
+    with vs.Scheduler(devices) as sched:
+        compare(name, sched, tmp_path, split_over(devices))
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

@@ -308,9 +308,9 @@ def test_so_they_do_on_devices(name: str, scheds: Scheds) -> None:
 
 
 def test_slopes_fall_from_head_to_head() -> None:
-    assert slopes(4) == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
-    assert slopes(6) == [*slopes(4), 2.0**-1, 2.0**-3]
-    assert len(slopes(12)) == 12
+    assert slopes(4, 8.0) == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+    assert slopes(6, 8.0) == [*slopes(4, 8.0), 2.0**-1, 2.0**-3]
+    assert len(slopes(12, 8.0)) == 12
 
 
 def test_dense_layers_follow_pooling() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import language
 import numpy as np
 import pytest
-from conftest import Scheds
+from conftest import DEVICE_SETS
 from gguf_files import Draft, Type
 from language.convert import draft, write
-from selection import spread
+from selection import RELEASE, THOROUGH, spread
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -75,21 +76,25 @@ def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement =
     np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
 
 
-NEW = (
+KINDS = (
+    *("gemma2", "phi3_long", "gpt2", "llama4", "gpt-oss", "qwen2moe", "qwen3moe", "llama_experts"),
     *("glm4moe_large", "ernie4_5-moe", "hunyuan-moe", "minimax-m2", "dots1", "bailingmoe"),
     *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
     *("qwen3next", "qwen35", "qwen35moe"),
     *("lfm2moe", "mamba", "mamba2", "granitehybrid", "falcon-h1", "jamba", "nemotron_h"),
     *("afmoe", "deepseek2", "deepseek3", "mistral4", "gemma3n", "gemma4", "gemma4_experts"),
     *("apertus", "minicpm3", "dbrx", "nemotron_h_moe_latent", "kimi-linear", "rwkv7", "rwkv6"),
-    *("arwkv7", "rwkv6qwen2", "openelm"),
+    *("arwkv7", "rwkv6qwen2", "openelm", "plamo3", "mimo2", "mpt", "jais"),
 )
-"""One of each kind of routing, norm and block that the architectures before do not have."""
+"""One of each kind of attention, routing, norm and block."""
 BESIDES = (*language.ENCODERS, "gemma2_large")
 """Encoders, and what the largest model of a family does."""
+DECODERS = [name for name in language.NAMES if name not in BESIDES]
+SETS = [name for name in DEVICE_SETS if name != "cpu"]
+"""Each device alone, and two together, over which the layers are split."""
 
 
-@pytest.mark.parametrize("name", [name for name in language.NAMES if name not in BESIDES])
+@pytest.mark.parametrize("name", DECODERS)
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         compare(name, sched, tmp_path)
@@ -106,35 +111,28 @@ def test_the_largest_gemma_scales_scores_by_the_width(
         compare("gemma2_large", sched, tmp_path)
 
 
+def split_over(devices: Sequence[str], first_layers: str = "blk.0.*") -> Placement:
+    """Return a placement of the first layers on one device and of all others on the next, if there
+    are two.
+    """
+    return {first_layers: devices[0], "*": devices[1]} if len(devices) > 1 else None
+
+
+@pytest.mark.parametrize("devices", SETS, indirect=True)
 @pytest.mark.parametrize(
     "name",
-    spread(
-        [
-            "gemma2",
-            "phi3_long",
-            "gpt2",
-            "llama4",
-            "gpt-oss",
-            "qwen2moe",
-            "qwen3moe",
-            "llama_experts",
-            *NEW,
-        ],
-        4,
-    ),
+    [
+        *spread(KINDS, 4),
+        *(pytest.param(name, marks=(THOROUGH, RELEASE)) for name in DECODERS if name not in KINDS),
+    ],
 )
-def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
-    compare(name, scheds[0], tmp_path)
-
-
-@pytest.mark.parametrize("name", spread(["llama4", *NEW], 2))
-def test_so_they_do_with_layers_on_two_devices(
-    name: str, two_devices: list[str], tmp_path: Path
+def test_so_they_do_on_devices_and_split_over_two(
+    name: str, devices: list[str], tmp_path: Path
 ) -> None:
-    first, second = two_devices
-    front = "blk.[01].*" if name == "llama4" else "blk.0.*"
-    with vs.Scheduler(two_devices) as sched:
-        compare(name, sched, tmp_path, {front: first, "*": second})
+    # Llama 4 has experts in its second layer
+    placement = split_over(devices, "blk.[01].*" if name == "llama4" else "blk.0.*")
+    with vs.Scheduler(devices) as sched:
+        compare(name, sched, tmp_path, placement)
 
 
 def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
@@ -152,7 +150,7 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     "name",
     [
         *("llama4", "gpt-oss", "gemma2", "qwen3next", "lfm2", "falcon-h1"),
-        *("deepseek3", "gemma4", "kimi-linear", "rwkv7", "rwkv6"),
+        *("deepseek3", "gemma4", "kimi-linear", "rwkv7", "rwkv6", "bloom"),
     ],
 )
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def test_numbers_of_layers_are_no_texts() -> None:
         ("llama.vocab_size", None, None, ("'llama.vocab_size'", "got none")),
         ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a float32 over 0", "nan")),
         ("llama.rope.freq_base", ValueType.FLOAT64, 1e-39, ("a float32 over 0",)),
+        ("llama.rope.freq_base", ValueType.ARRAY, [4, 4], ("a float32 over 0", "array")),
         ("llama.attention.scale", ValueType.FLOAT32, 3e38, ("a float32 over 0, at most 1e+38",)),
         ("llama.attention.sliding_window_pattern", ValueType.ARRAY, [1], ("2 times true or",)),
         ("llama.attention.sliding_window_pattern", ValueType.INT32, -1, ("number of 0 to",)),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import vision
-from conftest import Scheds
 from gguf_files import Draft, ValueType
+from test_gguf_golden import SETS, Placement, split_over
 from test_gguf_vision import with_key
 from vision import qwen
 
@@ -36,7 +36,9 @@ def encoded(sched: vs.Scheduler, golden: qwen.QwenGolden, fused: bool = False) -
     return np.concatenate(out)
 
 
-def compare_logits(sched: vs.Scheduler, golden: qwen.QwenGolden) -> None:
+def compare_logits(
+    sched: vs.Scheduler, golden: qwen.QwenGolden, placement: Placement = None
+) -> None:
     """Compare the logits of whole texts."""
     model, (ids, shown) = qwen.language_model(golden), golden.pictures()
     numbers, most = golden.ids.copy(), max(each.tokens.count for each in shown)
@@ -51,10 +53,38 @@ def compare_logits(sched: vs.Scheduler, golden: qwen.QwenGolden) -> None:
         vs.input("shown", tokens.shape),
         vs.input("positions", (1, 3, len(ids)), "int32"),
     )
-    got = sched.compile(logits)(
+    got = sched.compile(logits, placement=placement)(
         ids=numbers[None], shown=tokens, positions=qwen.positions(ids, shown)[None]
     )
     np.testing.assert_allclose(got[0], golden.logits, **CLOSE)
+
+
+def compare_steps(
+    sched: vs.Scheduler, golden: qwen.QwenGolden, placement: Placement = None
+) -> None:
+    """Compare the logits of steps. Text is read token by token, a picture in two steps."""
+    model, (ids, shown) = qwen.language_model(golden), golden.pictures()
+    places, cache = PromptPictures(ids, shown), model.cache(40)
+    runs = {}
+    for picture, tokens in ((False, 1), (True, 9)):
+        step = model.step(cache, tokens, picture=picture, shifted=True)
+        runs[picture] = sched.compile(step.logits, updates=step.updates, placement=placement)
+    for part in places.parts(0, len(ids)):
+        start = part.start
+        while start < part.end:
+            if part.picture is None:
+                own = {"ids": np.array([[ids[start]]], np.int32)}
+                got = runs[False](start=start, count=1, shift=places.shift_at(start), **own)
+                start += 1
+            else:
+                (read,) = places.parts(start, min(start + 9, part.end))
+                count = read.end - start
+                rows = np.pad(read.rows, ((0, 9 - count), (0, 0)))
+                at = np.pad(places.positions(read), ((0, 0), (0, 9 - count)))
+                own = {"picture": rows[None], "positions": at[None]}
+                got = runs[True](start=start, count=count, **own)
+                start += count
+            np.testing.assert_allclose(got[0], golden.logits[start - 1], **CLOSE)
 
 
 @pytest.mark.parametrize("name", qwen.NAMES)
@@ -70,43 +100,18 @@ def test_tokens_of_pictures_equal_those_of_transformers(name: str) -> None:
 def test_logits_of_a_text_with_pictures(name: str) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         compare_logits(sched, qwen.load(name))
+        compare_steps(sched, qwen.load(name))
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("devices", SETS, indirect=True)
 @pytest.mark.parametrize("name", qwen.NAMES)
-def test_so_they_do_on_devices(name: str, scheds: Scheds) -> None:
-    golden = qwen.load(name)
-    np.testing.assert_allclose(encoded(scheds[0], golden), golden.features, **CLOSE)
-    compare_logits(scheds[0], golden)
-
-
-@pytest.mark.parametrize("name", qwen.NAMES)
-def test_logits_of_steps_with_pictures(name: str) -> None:
-    """Text is read token by token, a picture in two steps."""
-    golden = qwen.load(name)
-    model, (ids, shown) = qwen.language_model(golden), golden.pictures()
-    places, cache = PromptPictures(ids, shown), model.cache(40)
-    with vs.Scheduler(["cpu"]) as sched:
-        runs = {}
-        for picture, tokens in ((False, 1), (True, 9)):
-            step = model.step(cache, tokens, picture=picture, shifted=True)
-            runs[picture] = sched.compile(step.logits, updates=step.updates)
-        for part in places.parts(0, len(ids)):
-            start = part.start
-            while start < part.end:
-                if part.picture is None:
-                    own = {"ids": np.array([[ids[start]]], np.int32)}
-                    got = runs[False](start=start, count=1, shift=places.shift_at(start), **own)
-                    start += 1
-                else:
-                    (read,) = places.parts(start, min(start + 9, part.end))
-                    count = read.end - start
-                    rows = np.pad(read.rows, ((0, 9 - count), (0, 0)))
-                    at = np.pad(places.positions(read), ((0, 0), (0, 9 - count)))
-                    own = {"picture": rows[None], "positions": at[None]}
-                    got = runs[True](start=start, count=count, **own)
-                    start += count
-                np.testing.assert_allclose(got[0], golden.logits[start - 1], **CLOSE)
+def test_so_they_do_on_devices_and_split_over_two(name: str, devices: list[str]) -> None:
+    golden, placement = qwen.load(name), split_over(devices)
+    with vs.Scheduler(devices) as sched:
+        np.testing.assert_allclose(encoded(sched, golden), golden.features, **CLOSE)
+        compare_logits(sched, golden, placement)
+        compare_steps(sched, golden, placement)
 
 
 def test_pixels_equal_those_of_transformers() -> None:

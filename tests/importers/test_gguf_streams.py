@@ -1,5 +1,5 @@
-"""Gemma 3n and 4, Apertus and Baichuan: layers that share keys and values, keys, and what a file
-may have or lacks.
+"""Gemma 3n and 4, and Apertus: layers that share keys and values, keys, and what a file may have or
+lacks.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ def test_tensors_of_keys_and_values_that_a_layer_shares_are_not_read() -> None:
         ("apertus", "xielu.beta", A, [-float("inf")] * 2, ("'xielu.beta': expected 2",)),
         ("gemma3", "attention.shared_kv_layers", U, 1, ("0 but for", "gemma3n and gemma4, got 1")),
         ("llama", "attention.shared_kv_layers", U, 1, ("0 but for", "gemma3n and gemma4, got 1")),
-        ("baichuan", "block_count", U, 40, ("got 40 layers", "(ALiBi)", "try the smaller model")),
     ],
 )
 def test_wrong_files_are_refused(

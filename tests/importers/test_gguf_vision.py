@@ -16,6 +16,7 @@ import vision
 from conftest import Scheds
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
+from test_gguf_golden import SETS, Placement, split_over
 from vision.projectors import projector
 
 import vksched as vs
@@ -73,39 +74,67 @@ def test_so_they_do_on_devices(golden: vision.VisionGolden, scheds: Scheds) -> N
     compare(golden, scheds[0])
 
 
-def test_logits_of_a_text_with_pictures(golden: vision.VisionGolden) -> None:
+def text_model(golden: vision.VisionGolden) -> LanguageModel:
     model = vs.load(draft(golden.text).packed())
     assert isinstance(model, LanguageModel)
-    encoder, ids = loaded(projector(golden)), golden.ids.copy()
+    return model
+
+
+def compare_logits(
+    golden: vision.VisionGolden, sched: vs.Scheduler, placement: Placement = None
+) -> None:
+    """Compare the logits of a whole text."""
+    model, encoder, ids = text_model(golden), loaded(projector(golden)), golden.ids.copy()
     is_picture = ids == 36
     assert is_picture.sum() == 2 * encoder.tokens
     ids[is_picture] = model.hyper.vocabulary + np.arange(is_picture.sum())
     shown = encoder.encode(vs.input("pixels", (2, 3, 28, 28)))
     logits = model.logits(vs.input("ids", (1, len(ids)), "int32"), shown)
-    with vs.Scheduler(["cpu"]) as sched:
-        got = sched.compile(logits)(ids=ids[None], pixels=pixels())[0]
+    got = sched.compile(logits, placement=placement)(ids=ids[None], pixels=pixels())[0]
     np.testing.assert_allclose(got, golden.logits, **CLOSE)
 
 
-def test_logits_of_steps_with_pictures(golden: vision.VisionGolden) -> None:
-    model = vs.load(draft(golden.text).packed())
-    assert isinstance(model, LanguageModel)
+def compare_steps(
+    golden: vision.VisionGolden, sched: vs.Scheduler, placement: Placement = None
+) -> None:
+    """Compare the logits at the ends of parts of a text, each of tokens or of a picture."""
+    model = text_model(golden)
     cache, runs = model.cache(40), {}
     starts = np.flatnonzero(golden.ids == 36)[::4].tolist()
     parts = [(0, starts[0]), (starts[0], 4), (starts[0] + 4, 2), (starts[1], 4), (starts[1] + 4, 5)]
+    for picture, tokens in ((False, 8), (True, 4)):
+        step = model.step(cache, tokens, picture=picture)
+        runs[picture] = sched.compile(step.logits, updates=step.updates, placement=placement)
+    for at, (start, count) in enumerate(parts):
+        how = {"start": start, "count": count}
+        if at % 2:
+            got = runs[True](picture=golden.features[at // 2][None], **how)
+        else:
+            ids = np.zeros((1, 8), np.int32)
+            ids[0, :count] = golden.ids[start : start + count]
+            got = runs[False](ids=ids, **how)
+        np.testing.assert_allclose(got[0], golden.logits[start + count - 1], **CLOSE)
+
+
+def test_logits_of_a_text_with_pictures(golden: vision.VisionGolden) -> None:
     with vs.Scheduler(["cpu"]) as sched:
-        for picture, tokens in ((False, 8), (True, 4)):
-            step = model.step(cache, tokens, picture=picture)
-            runs[picture] = sched.compile(step.logits, updates=step.updates)
-        for at, (start, count) in enumerate(parts):
-            how = {"start": start, "count": count}
-            if at % 2:
-                got = runs[True](picture=golden.features[at // 2][None], **how)
-            else:
-                ids = np.zeros((1, 8), np.int32)
-                ids[0, :count] = golden.ids[start : start + count]
-                got = runs[False](ids=ids, **how)
-            np.testing.assert_allclose(got[0], golden.logits[start + count - 1], **CLOSE)
+        compare_logits(golden, sched)
+        compare_steps(golden, sched)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("devices", SETS, indirect=True)
+def test_logits_with_pictures_on_devices_and_split_over_two(
+    golden: vision.VisionGolden, devices: list[str]
+) -> None:
+    with vs.Scheduler(devices) as sched:
+        compare_logits(golden, sched, split_over(devices))
+        compare_steps(golden, sched, split_over(devices))
+
+
+def test_steps_with_pictures_are_of_one_part(golden: vision.VisionGolden) -> None:
+    model = text_model(golden)
+    cache = model.cache(40)
     with pytest.raises(ShapeError, match="with a picture, of at most 7 tokens, got 1 and 8"):
         model.step(cache, 8, picture=True)
     with pytest.raises(ShapeError, match="one part with a picture, .* got 2 and 4"):

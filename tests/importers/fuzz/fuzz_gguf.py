@@ -22,10 +22,13 @@ import traceback
 from pathlib import Path
 
 import language
+import vision
 from gguf_files import all_kinds, part, small_model
 from gguf_mutations import mutant
 from language.convert import draft
 from mutants import LIMIT_S, NO_MEMORY, Watch, left_behind
+from vision import qwen
+from vision.projectors import projector
 
 SPARE_BYTES = 64 << 20
 CORPUS = {
@@ -34,13 +37,26 @@ CORPUS = {
     "part": part(0, 2, 3, ["a", "b"]),
     "one": part(0, 1, 1, ["a"]),
     **{name: draft(language.load(name)) for name in language.NAMES},
+    "projector": projector(vision.load()),
+    **{f"projector {name}": qwen.projector(qwen.load(name)) for name in qwen.NAMES},
 }
+
+
+def encoded(path: Path) -> object:
+    """Return the graph of the tokens of a small picture."""
+    import vksched as vs
+
+    model = vs.load_projector(path)
+    side = 2 * model.hyper.patch_size * model.hyper.pool
+    shape = (3, side, side) if model.hyper.is_qwen else model.pixels_shape
+    return model.encode(vs.input("pixels", (1, *shape)))
 
 
 def read(path: Path) -> str:
     """Read one file and all that is in it; returns how that ended."""
     import vksched as vs
     from vksched.cli.views.gguf_info import describe_language_model
+    from vksched.cli.views.projector_info import describe_projector
     from vksched.common.errors import ModelFormatError, ShapeError
 
     try:
@@ -50,6 +66,7 @@ def read(path: Path) -> str:
             raise
         return f"refused {error}"[:300]
     json.dumps(describe_language_model(model))  # type: ignore[arg-type]
+    json.dumps(describe_projector(model.file))  # type: ignore[union-attr]
     for tensor in model.file.tensors.values():  # type: ignore[union-attr]
         try:
             tensor.to_numpy()
@@ -60,6 +77,7 @@ def read(path: Path) -> str:
         lambda: model.logits(ids),  # type: ignore[union-attr]
         lambda: model.step(model.cache(8), 2),  # type: ignore[union-attr]
         lambda: model.embeddings(ids, counts, "mean"),  # type: ignore[union-attr]
+        lambda: encoded(path),
     ):
         try:
             write()

@@ -112,7 +112,7 @@ EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
 ROTATED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
-TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
+TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc2?)\.weight$")
 
 
 def write(
@@ -448,6 +448,7 @@ APART = {
     "granitemoe": _granite,
     **dict.fromkeys(("bailingmoe", "deepseek", "granitehybrid"), _bailing),
     "bitnet": _bitnet,
+    "bloom": lambda name, array: {name.removeprefix("transformer."): array},
     "dbrx": nested.experts,
     "openelm": nested.halves,
     "jina-bert-v3": nested.jina,
@@ -469,10 +470,13 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
         return array + 1
     if architecture == "plamo" and name.endswith(("q_proj.weight", "o_proj.weight")):
         return nested.shuffled(name, array, config)
-    if architecture == "gptneox" and "query_key_value" in name:
-        heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])
+    if architecture in ("gptneox", "bloom") and "query_key_value" in name:
+        count = config.get("num_attention_heads") or config["n_head"]
+        heads = array.reshape(count, 3, -1, *array.shape[1:])
         return heads.swapaxes(0, 1).reshape(array.shape)
-    if architecture == "gpt2" and TRANSPOSED.search(name):
+    if architecture == "jais":
+        array = nested.jais(name, array, config)
+    if architecture in ("gpt2", "jais") and TRANSPOSED.search(name):
         return array.T
     return array[0] if name.endswith("shared_expert_gate.weight") else array
 

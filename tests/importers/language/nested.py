@@ -1,5 +1,5 @@
-"""Settings and tensors of DBRX, Apertus, Jina, MiMo V2, DeciLM and PLaMo as files have them, for
-`convert.py`.
+"""Settings and tensors of DBRX, Apertus, Jina, MiMo V2, DeciLM, PLaMo, MPT and Jais as files have
+them, for `convert.py`.
 """
 
 from __future__ import annotations
@@ -119,5 +119,38 @@ def plamo3(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "rope.freq_base_swa", config["rope_local_theta"]
 
 
-KEYS = {"mimo2": mimo, "deci": deci, "plamo3": plamo3}
+def mpt(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of MPT."""
+    attention, width = config["attn_config"], config["d_model"]
+    yield "block_count", config["n_layers"]
+    yield "context_length", config["max_seq_len"]
+    yield "embedding_length", width
+    yield "feed_forward_length", config["expansion_ratio"] * width
+    yield "attention.head_count", config["n_heads"]
+    yield "attention.layer_norm_epsilon", config["layer_norm_epsilon"]
+    yield "attention.max_alibi_bias", float(attention["alibi_bias_max"])
+    yield "attention.clamp_kqv", attention["clip_qkv"]
+
+
+def jais(name: str, array: NDArray, config: Mapping[str, Any]) -> NDArray:
+    """Return a tensor of Jais; those of embeddings and logits have their scales."""
+    if name.startswith("lm_head."):
+        return array * np.float32(config["mup_output_alpha"] * config["mup_width_scale"])
+    return array * np.float32(config["mup_embeddings_scale"]) if ".wte." in name else array
+
+
+def with_alibi(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the key of ALiBi."""
+    if "max_alibi_bias" in config:
+        yield "attention.max_alibi_bias", config["max_alibi_bias"]
+
+
+KEYS = {
+    "mimo2": mimo,
+    "deci": deci,
+    "plamo3": plamo3,
+    "mpt": mpt,
+    "jais": with_alibi,
+    "baichuan": with_alibi,
+}
 """Iterators of the keys of an architecture that replace those of others."""

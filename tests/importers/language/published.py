@@ -18,6 +18,7 @@ if __name__ == "__main__":
         sys.path.insert(0, str(Path(__file__).parents[_above]))
 
 from language import FOLDER, text_ids, values, written
+from language.published_alibi import baichuan, baichuan_shapes, jais, jais_shapes
 from language.published_decoders import (
     deci,
     deci_shapes,
@@ -161,6 +162,27 @@ PUBLISHED = {
         {**DECODER, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 2e4},
         maincoder_shapes,
         maincoder,
+    ),
+    "jais": Published(
+        "jais",
+        {
+            **SIZES,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "layer_norm_epsilon": 1e-5,
+            "max_alibi_bias": 6.0,
+            "mup_embeddings_scale": 1.6,
+            "mup_output_alpha": 2.2,
+            "mup_width_scale": 0.5,
+        },
+        jais_shapes,
+        jais,
+    ),
+    "baichuan_13b": Published(
+        "baichuan",
+        {**DECODER, "num_key_value_heads": 4, "max_alibi_bias": 8.0},
+        baichuan_shapes,
+        baichuan,
     ),
 }
 

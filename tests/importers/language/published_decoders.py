@@ -24,12 +24,21 @@ def rotated(x: NDArray, base: float, interleaved: bool) -> NDArray:
     return np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
 
 
-def attention(q: NDArray, k: NDArray, v: NDArray, window: int = 0) -> NDArray:
+def attention(
+    q: NDArray,
+    k: NDArray,
+    v: NDArray,
+    window: int = 0,
+    *,
+    scale: float | None = None,
+    bias: NDArray | float = 0.0,
+) -> NDArray:
     """Return causal attention of heads (n, heads, size), joined, (n, heads * size of v). window:
-    the number of keys that a token sees, 0 for all.
+    the number of keys that a token sees, 0 for all. scale: that of scores, by default 1 / the root
+    of the size. bias: is added to scores, (heads, n, n).
     """
     n, heads, size = q.shape
-    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(size)
+    scores = np.einsum("qhd,khd->hqk", q, k) * (scale or 1 / np.sqrt(size)) + bias
     seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-(window or n), dtype=bool)
     scores = np.where(seen, scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
@@ -136,7 +145,7 @@ def openelm(weights: Weights, config: Config, ids: NDArray) -> NDArray:
 # -- PLaMo: attention and feed-forward in parallel -------------------------------------------------
 
 
-def _decoder_shapes(config: Config, prefix: str, attn: str, norms: tuple[str, ...]) -> Shapes:
+def decoder_shapes(config: Config, prefix: str, attn: str, norms: tuple[str, ...]) -> Shapes:
     width, heads = config["hidden_size"], config["num_attention_heads"]
     size = config.get("head_dim", width // heads)
     inner, shared = config["intermediate_size"], config["num_key_value_heads"]
@@ -154,7 +163,7 @@ def _decoder_shapes(config: Config, prefix: str, attn: str, norms: tuple[str, ..
 
 
 def plamo_shapes(config: Config) -> Shapes:
-    return _decoder_shapes(config, "model.layers.layers.", "self_attn", ("norm",))
+    return decoder_shapes(config, "model.layers.layers.", "self_attn", ("norm",))
 
 
 def plamo(weights: Weights, config: Config, ids: NDArray) -> NDArray:
@@ -184,7 +193,7 @@ NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 def maincoder_shapes(config: Config) -> Shapes:
-    shapes = _decoder_shapes(config, "model.layers.", "self_attn", NORMS)
+    shapes = decoder_shapes(config, "model.layers.", "self_attn", NORMS)
     for layer in range(config["num_hidden_layers"]):
         for which in "qk":
             name = f"model.layers.{layer}.self_attn.{which}_norm.weight"
@@ -275,7 +284,7 @@ def plamo3(weights: Weights, config: Config, ids: NDArray) -> NDArray:
 
 def deci_shapes(config: Config) -> Shapes:
     """Return the shapes of a Llama without the blocks that some layers lack."""
-    width, whole = config["hidden_size"], _decoder_shapes
+    width, whole = config["hidden_size"], decoder_shapes
     shapes = whole({**config, "intermediate_size": 1}, "model.layers.", "self_attn", NORMS)
     for layer, (kind, inner) in enumerate(
         zip(config["block_kinds"], config["ffn_dims"], strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .alibi_recipes import ALIBI
 from .gemma_recipes import GEMMA, GEMMAS, WINDOW
 from .mimo_recipe import MIMO2
 from .recipe import COMMON, Recipe
@@ -486,5 +487,6 @@ RECIPES = {
         {"attention_bias": True, "rope_parameters": ROUTED["rope_parameters"]},
     ),
     **RECURRENT,
+    **ALIBI,
     "mimo2": MIMO2,
 }

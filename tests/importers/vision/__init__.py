@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,14 @@ def read(name: str, architecture: str) -> VisionGolden:
     ids = np.array(stored["ids"], np.int32)
     text = language.Golden(name, architecture, stored["text"], rest, ids, logits)
     return VisionGolden(text, stored["vision"], own, ids, features, logits, pixels)
+
+
+def row_texts(key: str, table: Iterable[Any]) -> list[str]:
+    """Return the rows of a table of a golden file. Features are inputs of the language model, so
+    they have all digits of float32.
+    """
+    digits = 9 if key == "features" else 6
+    return [" ".join(f"{number:.{digits}g}" for number in np.asarray(row)) for row in table]
 
 
 def load() -> VisionGolden:

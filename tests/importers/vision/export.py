@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from language import values
 
-from vision import FILE_NAMES, FOLDER, PICTURE_TOKENS, picture
+from vision import FILE_NAMES, FOLDER, PICTURE_TOKENS, picture, row_texts
 
 TEXT: dict[str, Any] = {
     "vocab_size": 37,
@@ -74,7 +74,7 @@ def main() -> None:
     )
     for each in (config, config.text_config, config.vision_config):
         each._attn_implementation = "eager"
-    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model = transformers.Gemma3ForConditionalGeneration(config).eval().double()
     tensors: dict[str, list[int]] = {}
     with torch.no_grad():
         for name, own in model.named_parameters():
@@ -84,7 +84,9 @@ def main() -> None:
             tensors[key] = list(own.shape)
             array = values(key, tuple(own.shape))
             own.copy_(torch.tensor(array - (key == "mm.soft_emb_norm.weight")))
-        pixels = torch.tensor(np.stack([values(f"pixels {n}", (3, 28, 28)) for n in range(2)]))
+        pixels = torch.tensor(
+            np.stack([values(f"pixels {n}", (3, 28, 28)) for n in range(2)]), dtype=torch.float64
+        )
         shown = [PICTURE] * PICTURE_TOKENS
         ids = [2, 5, 7, *shown, 8, 9, *shown, 11, 3, 4, 17, 30]
         kinds = [int(each == PICTURE) for each in ids]
@@ -99,16 +101,17 @@ def main() -> None:
         size={"height": 14, "width": 14}, do_pan_and_scan=False
     )
     found = processor(picture(), return_tensors="np")["pixel_values"][0]
-    rows = {"features": features.reshape(-1, 32), "logits": logits, "pixels": found.reshape(-1, 14)}
+    rows = {
+        "features": features.reshape(-1, 32),
+        "logits": logits,
+        "pixels": found.reshape(-1, 14),
+    }
     data = {
         "text": TEXT,
         "vision": VISION,
         "tensors": tensors,
         "ids": ids,
-        **{
-            key: [" ".join(f"{number:.6g}" for number in np.asarray(row)) for row in table]
-            for key, table in rows.items()
-        },
+        **{key: row_texts(key, table) for key, table in rows.items()},
     }
     path = FOLDER / "gemma3.json"
     path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from language import values
 
-from vision import FOLDER, picture
+from vision import FOLDER, picture, row_texts
 from vision.qwen import GRIDS, PATCH, POOL, file_names, pixels
 
 PICTURE, BEGIN, END = 46, 45, 44
@@ -97,7 +97,7 @@ def export(name: str) -> None:
     )
     for each in (config, config.text_config, config.vision_config):
         each._attn_implementation = "eager"
-    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config).eval()
+    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config).eval().double()
     tensors: dict[str, list[int]] = {}
     with torch.no_grad():
         for parameter, array in model.named_parameters():
@@ -108,7 +108,7 @@ def export(name: str) -> None:
             if parameter.endswith("patch_embed.proj.weight"):
                 arrays = [np.stack(arrays, 2)]
             array.copy_(torch.tensor(np.concatenate(arrays).reshape(array.shape)))
-        shown = torch.cat([patches(each) for each in pixels()])
+        shown = torch.cat([patches(each) for each in pixels()]).double()
         grid = torch.tensor([[1, rows * POOL, columns * POOL] for rows, columns in GRIDS])
         first, second = ([PICTURE] * (rows * columns) for rows, columns in GRIDS)
         ids = [2, 5, BEGIN, *first, END, 8, 9, BEGIN, *second, END, 3, 4, 17, 30]
@@ -140,10 +140,7 @@ def export(name: str) -> None:
         "vision": {**VISION, **own},
         "tensors": tensors,
         "ids": ids,
-        **{
-            key: [" ".join(f"{number:.6g}" for number in np.asarray(row)) for row in table]
-            for key, table in rows.items()
-        },
+        **{key: row_texts(key, table) for key, table in rows.items()},
     }
     path = FOLDER / f"{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")

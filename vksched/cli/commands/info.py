@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -13,9 +12,7 @@ from ..options.policy_options import PlanningOptions, with_planning_options
 from ..options.topology_options import topology_of, topology_option
 from ..views.gguf_info import show_language_model
 from ..views.model_info import _show, describe
-
-if TYPE_CHECKING:
-    pass
+from ..views.projector_info import show_projector
 
 
 @click.command()
@@ -57,36 +54,47 @@ def info(
 
     For a GGUF model it shows the contents of the file. With --ctx-size, --cache-type, --devices or
     --topology it also shows the placement of the model in memory and its predicted speed, with and
-    without each device.
+    without each device. For a projector file (mmproj) it shows the memory of the encoder, and how
+    to use it.
     """
-    from ...importers import is_gguf, load_onnx
+    from ...importers import is_gguf, load_gguf, load_onnx
+    from ...importers.gguf.vision.vision_hparams import ARCHITECTURE
 
     if is_gguf(model_file):
-        used = _check_options(context)
+        used, model = _check_options(context), load_gguf(model_file)
+        if model.file.metadata.get("general.architecture") == ARCHITECTURE:
+            _reject(ctx, cache_type, "is for language models")
+            show_projector(model.file, as_json, devices, topology_file)
+            return
         place = devices, topology_file, ctx, cache_type
         asked = {"devices", "topology_file", "ctx", "cache_type"} & used
-        show_language_model(model_file, as_json, place if asked else None)
+        show_language_model(model, as_json, place if asked else None)
         return
-    for option, value in (("--ctx-size", ctx), ("--cache-type", cache_type)):
-        if value is not None:
-            raise click.UsageError(f"{option} is for GGUF models.")
+    _reject(ctx, cache_type, "is for GGUF models")
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         with feeds.progress_bars(as_json) as progress:
-            model = load_onnx(model_file, progress)
+            onnx_model = load_onnx(model_file, progress)
         topology, aliases, with_cpu = topology_of(devices, topology_file)
         report = describe(
-            model,
+            onnx_model,
             topology,
             {pattern: aliases.get(name, name) for pattern, name in wanted.items()},
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
-            feeds.read_arrays(inputs, model),
+            feeds.read_arrays(inputs, onnx_model),
             with_cpu,
             planning,
         )
     report["notes"] += notes
-    click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report, onnx_model)
+
+
+def _reject(ctx: int | None, cache_type: str | None, reason: str) -> None:
+    """Raise UsageError if an option of KV caches is used."""
+    for option, value in (("--ctx-size", ctx), ("--cache-type", cache_type)):
+        if value is not None:
+            raise click.UsageError(f"{option} {reason}.")
 
 
 def _check_options(context: click.Context) -> set[str]:
@@ -106,9 +114,3 @@ def _check_options(context: click.Context) -> set[str]:
             ):
                 raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
     return used
-
-
-# -- placement -------------------------------------------------------------------------------------
-
-
-# -- text output -----------------------------------------------------------------------------------

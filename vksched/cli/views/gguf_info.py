@@ -23,12 +23,10 @@ Place = tuple[str | None, str | None, int | None, str | None]
 """Devices, a topology file, a context length in tokens, and the element type of the KV cache."""
 
 
-def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
+def show_language_model(model: LanguageModel, as_json: bool, place: Place | None = None) -> None:
     """Print a description of a model. place: where it should fit."""
-    from ...importers import load_gguf
     from .memory_fit import MemoryFit
 
-    model = load_gguf(model_file)
     report = describe_language_model(model)
     memory_fit = None if place is None else MemoryFit(model, *place)
     if as_json:
@@ -65,14 +63,7 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
         # missing hyperparameters of an unknown architecture are no error
         notes = notes or [str(error)]
     return {
-        "model": model.name,
-        "architecture": _text(file, "general.architecture"),
-        "version": file.version,
-        "parts": [path.name for path in file.parts],
-        "file_bytes": file.file_bytes,
-        "parameters": model.parameters,
-        "parameter_bytes": model.parameter_bytes,
-        "types": _types(file),
+        **describe_file(file),
         "hyper": hyper,
         "positions": positions,
         "recurrent": recurrent,
@@ -82,6 +73,21 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
             "chat_template": bool(_text(file, "tokenizer.chat_template")),
         },
         "notes": notes,
+    }
+
+
+def describe_file(file: GgufFile) -> dict[str, Any]:
+    """Return the name, sizes and element types of a file as plain data."""
+    types = _types(file)
+    return {
+        "model": file.name,
+        "architecture": _text(file, "general.architecture"),
+        "version": file.version,
+        "parts": [path.name for path in file.parts],
+        "file_bytes": file.file_bytes,
+        "parameters": sum(row["parameters"] for row in types),
+        "parameter_bytes": sum(row["bytes"] for row in types),
+        "types": types,
     }
 
 
@@ -112,59 +118,73 @@ def _types(file: GgufFile) -> list[dict[str, Any]]:
 # -- text output -----------------------------------------------------------------------------------
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def show_file(report: Mapping[str, Any]) -> None:
+    """Print the name and the size of a file."""
     from ...common.formatting import count_of, format_bytes
 
     parts = report["parts"]
     parts_text = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
     version = f"GGUF version {report['version']}{parts_text}"
-    _echo(f"{report['model']}: {report['architecture']}, {version}")
+    echo(f"{report['model']}: {report['architecture']}, {version}")
     bits = 8 * report["parameter_bytes"] / max(1, report["parameters"])
     held = format_bytes(report["parameter_bytes"])
-    _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
-    if report["hyper"]:
-        _show_hyper(report["hyper"], report["positions"])
-    if report["recurrent"]:
-        layers, held = (report["recurrent"][key] for key in ("layers", "bytes_per_slot"))
-        of_all = f"{layers} of {report['hyper']['layers']} layers"
-        _echo(f"recurrent states: in {of_all}, {format_bytes(held)} for each slot")
-    tokenizer = report["tokenizer"]
-    if tokenizer["model"]:
-        pre = f" ({tokenizer['pre']})" if tokenizer["pre"] else ""
-        chat = "with" if tokenizer["chat_template"] else "without"
-        _echo(f"tokenizer: {tokenizer['model']}{pre}, {chat} a chat template")
-    _echo()
+    echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
+
+
+def show_types(report: Mapping[str, Any]) -> None:
+    """Print the element types of a file, its parts, and notes."""
+    from ...common.formatting import format_bytes
+
+    echo()
     rows = inputs.table("type", "tensors", "parameters", "bytes")
     for row in report["types"]:
         counts = f"{row['parameters']:,}", format_bytes(row["bytes"])
         rows.add_row(row["type"], str(row["tensors"]), *counts)
     inputs.print_table(rows)
-    if len(parts) > 1:
-        _echo(f"parts: {' '.join(parts)}")
+    if len(report["parts"]) > 1:
+        echo(f"parts: {' '.join(report['parts'])}")
     for note in report["notes"]:
-        _echo(f"note: {note}")
+        echo(f"note: {note}")
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from ...common.formatting import format_bytes
+
+    show_file(report)
+    if report["hyper"]:
+        _show_hyper(report["hyper"], report["positions"])
+    if report["recurrent"]:
+        layers, held = (report["recurrent"][key] for key in ("layers", "bytes_per_slot"))
+        of_all = f"{layers} of {report['hyper']['layers']} layers"
+        echo(f"recurrent states: in {of_all}, {format_bytes(held)} for each slot")
+    tokenizer = report["tokenizer"]
+    if tokenizer["model"]:
+        pre = f" ({tokenizer['pre']})" if tokenizer["pre"] else ""
+        chat = "with" if tokenizer["chat_template"] else "without"
+        echo(f"tokenizer: {tokenizer['model']}{pre}, {chat} a chat template")
+    show_types(report)
 
 
 def _show_hyper(hyper: Mapping[str, Any], positions: str) -> None:
     rope, inner = hyper["rope"], _span(hyper, "feed_forward")
-    _echo(f"layers: {hyper['layers']} of width {hyper['width']}, {inner} inside")
+    echo(f"layers: {hyper['layers']} of width {hyper['width']}, {inner} inside")
     has_attention = any(hyper["kv_heads"])
     if has_attention:
-        _echo(
+        echo(
             f"heads: {_span(hyper, 'heads')} of size {hyper['key_length']}, "
             f"{_span(hyper, 'kv_heads')} for keys and values"
         )
     if hyper["experts"]:
-        _echo(f"experts: {hyper['experts']}, of which {hyper['experts_used']} are used")
+        echo(f"experts: {hyper['experts']}, of which {hyper['experts_used']} are used")
     seen = f", {hyper['window']} seen" if hyper["window"] else ""
     scaled = f", {rope['scaling']} by {rope['factor']:g}" if rope["factor"] != 1 else ""
     rotary = f"rotary base {rope['base']:g}, {rope['dims']} dimensions{scaled}"
     texts = {"learned": "learned positions", "none": "no rotary embedding", "rotary": rotary}
     text = f"; {texts[positions]}" if has_attention else ""
-    _echo(f"context: {hyper['context']:,} tokens{seen}{text}")
+    echo(f"context: {hyper['context']:,} tokens{seen}{text}")
     if hyper["pooling"]:
-        _echo(f"pooling: {hyper['pooling']}")
-    _echo(f"vocabulary: {hyper['vocabulary']:,} tokens")
+        echo(f"pooling: {hyper['pooling']}")
+    echo(f"vocabulary: {hyper['vocabulary']:,} tokens")
 
 
 def _span(hyper: Mapping[str, Any], name: str) -> str:
@@ -174,6 +194,6 @@ def _span(hyper: Mapping[str, Any], name: str) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _echo(text: str = "") -> None:
+def echo(text: str = "") -> None:
     """Print a line; control characters and invalid letters of the file are escaped."""
     click.echo(printable(text, one_line=True))

@@ -37,9 +37,7 @@ class LanguageModel(ImportedModel):
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
-        named = file.metadata.get("general.name")
-        self.name = named if isinstance(named, str) else ""
-        self.name = self.name or (file.path.stem if file.path else "model")
+        self.name = file.name
         self.weights = Weights(file)
 
     def meta(self) -> LanguageModel:

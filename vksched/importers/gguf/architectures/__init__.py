@@ -29,7 +29,7 @@ from .layer_norms import (
     STARCODER2,
 )
 from .lfm2 import LFM2
-from .llama import ARCEE, BAICHUAN, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
+from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
 from .mimo import MIMO2
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
@@ -48,7 +48,7 @@ from .qwen import (
 )
 from .rwkv6 import RWKV6, RWKV6_QWEN2
 from .rwkv7 import ARWKV7, RWKV7
-from .small_decoders import DECI, MAINCODER, OPENELM, PLAMO, PLAMO3, PLM
+from .small_decoders import BLOOM, DECI, JAIS, MAINCODER, MPT, OPENELM, PLAMO, PLAMO3, PLM
 from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
@@ -68,7 +68,7 @@ KNOWN: Mapping[str, Family] = {
     "minicpm": GRANITE,
     "minicpm3": MINICPM3,
     "apertus": APERTUS,
-    "baichuan": BAICHUAN,
+    "baichuan": LLAMA,
     "dbrx": DBRX,
     "qwen": QWEN,
     "qwen2": QWEN2,
@@ -123,6 +123,9 @@ KNOWN: Mapping[str, Family] = {
     "orion": STABLELM,
     "falcon": FALCON,
     "gpt2": GPT2,
+    "bloom": BLOOM,
+    "mpt": MPT,
+    "jais": JAIS,
     "starcoder": GPT2,
     "gpt-oss": GPT_OSS,
     "mimo2": MIMO2,

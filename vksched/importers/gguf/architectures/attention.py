@@ -14,8 +14,9 @@ from functools import cached_property
 
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor
-from ....ops import clip, reshape, rms_norm, sigmoid, split, transpose
+from ....ops import arange, clip, reshape, rms_norm, sigmoid, split, transpose
 from ..hparams.hparams import HParams
+from .alibi import PositionDigits
 from .attention_sinks import widened
 from .family import Family
 from .latent_attention import LatentAttention
@@ -51,6 +52,15 @@ class Attention:
         sizes = self.hyper.latent
         return LatentAttention(self.layers, self.at, sizes) if sizes else None
 
+    @cached_property
+    def digits(self) -> PositionDigits | None:
+        """The positions of keys, if the model is a decoder with ALiBi."""
+        if not self.hyper.alibi or self.family.encoder:
+            return None
+        at = self.text.positions
+        length = self.text.length
+        return PositionDigits(self.hyper.alibi, length, arange(length) if at is None else at)
+
     def block(self, layer: int, x: Tensor, _residual: Tensor) -> Tensor:
         """Return the output of a layer's attention for x (b, n, width)."""
         hyper, window = self.hyper, self._window(layer)
@@ -71,8 +81,10 @@ class Attention:
         if sink:
             sinks = self.layers.weights.take(name, (hyper.heads[layer],))
             q, k = widened(q, k, sinks, scale)
+        if self.digits:
+            q, k = self.digits.widened(q, k, scale)
         attention_mask = AttentionMask(
-            scale, hyper.softcap, window, chunked, sink, self.family.alibi
+            scale, hyper.softcap, window, chunked, sink, 0.0 if self.digits else hyper.alibi
         )
         seen = self.text.attend(source, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
@@ -125,7 +137,7 @@ class Attention:
         family = self.family
         if (
             family.learned_positions
-            or family.alibi
+            or self.hyper.alibi
             or family.rotated_if_finetuned
             and not self.hyper.rope.finetuned
             or (every := family.unturned_every)

@@ -42,7 +42,6 @@ NOMIC_BERT_MOE = JINA_BERT_V3
 JINA_BERT_V2 = replace(
     BERT,
     learned_positions=False,
-    alibi=True,
     biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_down"),
     head_norms="all",
     optional_norms=("attn_q_norm", "attn_k_norm", "attn_norm_2"),

@@ -51,8 +51,6 @@ class Family:
     biases: names of linear layers that require a bias; it is optional in others. optional_norms:
     the ends of names of norms that files may lack.
 
-    alibi: attention scores fall with the distance of tokens (ALiBi); there is no rotary embedding.
-
     head_norms: QK-norm of "each" head, of "all" heads as one vector, or "plain" for each head
     without weights in layers with rotary embedding; not in models of `unnormed_experts` experts.
     norms_after_rope: QK-norm of each head after the rotary embedding instead.
@@ -95,8 +93,6 @@ class Family:
     scale_by_width: models of these numbers of layers scale scores by width / heads instead of
     key_length.
 
-    alibi_layers: models of these numbers of layers have ALiBi, which is not supported; 0: none.
-
     unscaled: scores have scale 1. normed_values: each head of values is normalized without weights,
     and is that of keys if the file has no matrix for values.
 
@@ -135,7 +131,6 @@ class Family:
     output_norm: str = "output_norm"
     biases: Sequence[str] = ()
     optional_norms: tuple[str, ...] = ()
-    alibi: bool = False
     head_norms: str = ""
     unnormed_experts: int = 0
     norms_after_rope: bool = False
@@ -168,7 +163,6 @@ class Family:
     gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
-    alibi_layers: int = 0
     unscaled: bool = False
     normed_values: bool = False
     expert_branch: bool = False

@@ -16,7 +16,6 @@ from dataclasses import replace
 from .family import Family, squared_relu
 
 LLAMA = Family(interleaved=True)
-BAICHUAN = replace(LLAMA, alibi_layers=40)
 EXAONE = Family()
 SMOLLM3 = replace(LLAMA, unturned_every=4)
 GRANITE = replace(LLAMA, logits_over_scale=True)

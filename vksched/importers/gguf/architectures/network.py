@@ -39,7 +39,6 @@ from .per_layer_embeddings import PerLayerEmbeddings
 from .pictures import Pictures, split_rows
 from .positions import Positions, Tables
 from .token_layout import SequenceLayout, last_tokens
-from .unsupported import ALIBI
 from .weights import Weights
 
 Block = Callable[[int, Tensor, Tensor], Tensor]
@@ -113,11 +112,6 @@ class Network:
             raise ModelFormatError(
                 f"[gguf] expected a model that goes on with texts, got an encoder, "
                 f"{hyper.architecture!r}; try vs.Embedder or `vksched embed`"
-            )
-        if hyper.layers == self.family.alibi_layers:
-            raise ModelFormatError(
-                f"[gguf] expected a model of {hyper.architecture!r} with rotary embedding, got "
-                f"{hyper.layers} layers, those of a model with {ALIBI}; try the smaller model"
             )
         x = self._layers(ids)
         with name_scope("output"):

@@ -41,7 +41,7 @@ class AttentionMask:
     scale, softcap: as in `vs.attention`. window: the number of visible keys, including the token's
     own; 0: all. chunked: the text is split into chunks of `window` tokens, and a token sees the
     keys of its own chunk up to itself. sink: queries and keys are extended for an attention sink by
-    `attention_sinks.widened`. alibi: scores fall with the distance, in an encoder.
+    `attention_sinks.widened`. alibi: the maximum bias of ALiBi in an encoder; 0: none.
     """
 
     scale: float
@@ -49,7 +49,7 @@ class AttentionMask:
     window: int = 0
     chunked: bool = False
     sink: bool = False
-    alibi: bool = False
+    alibi: float = 0.0
 
     def attend(
         self,
@@ -228,16 +228,16 @@ class PaddedTexts:
         side = attention_mask.window // 2 if attention_mask.window else None
         return attention(
             *(q, k, v),
-            mask=self._mask(q.shape[1] if attention_mask.alibi else 0),
+            mask=self._mask(q.shape[1] if attention_mask.alibi else 0, attention_mask.alibi),
             window=(side, side),
             scale=attention_mask.scale,
             softcap=attention_mask.softcap,
         )
 
-    def _mask(self, heads: int) -> Tensor:
+    def _mask(self, heads: int, max_bias: float) -> Tensor:
         """Return the mask of the tokens of each text, with the ALiBi of some heads if not 0."""
         if heads not in self.masks:
             seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
-            mask = where(seen, alibi(heads, self.length), -inf) if heads else seen
+            mask = where(seen, alibi(heads, self.length, max_bias), -inf) if heads else seen
             self.masks[heads] = mask
         return self.masks[heads]

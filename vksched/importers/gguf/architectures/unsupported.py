@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 COMPRESSED = "attention to compressed keys and values"
 MIXED = "layers with a recurrent state between those with attention"
-ALIBI = "attention scores that fall with distance (ALiBi)"
 DIFFUSION = "generation by diffusion, which unmasks all tokens of a block in several passes"
 ROUTED = "glm4moe (GLM 4.5 to 4.7) or qwen3moe (Qwen 3)"
 SMALL = "qwen3 (Qwen 3), llama (Llama 3, SmolLM 2) or smollm3"
@@ -30,7 +29,6 @@ class Unsupported:
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
-    "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
     "clip": Unsupported(
         "a projector file (mmproj)",
@@ -44,12 +42,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "gptj": Unsupported("GPT-J", "a converter, which no one has written", SMALL),
     "grok": Unsupported("Grok 1 and 2", "softcaps of routing, and a dense block", ROUTED),
     "grovemoe": Unsupported("GroveMoE", "experts that share parts", ROUTED),
-    "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
     "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
     "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
-    "mpt": Unsupported("MPT", ALIBI, SMALL),
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
-    "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
+    "refact": Unsupported(
+        "Refact", "ALiBi with a gate and one head of keys", "starcoder2 or qwen2 (Qwen 2.5 Coder)"
+    ),
     "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
     "smallthinker": Unsupported(
         "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"

@@ -11,7 +11,7 @@ from ..read.texts import LazyStrings
 from .altup import AltUp, read_altup
 from .expert_routing import ExpertRouting, read_expert_routing
 from .latent import Latent, read_latent
-from .metadata_keys import HALVED, SHARING, WITHOUT_ATTENTION, MetadataKeys
+from .metadata_keys import ALIBI, HALVED, SHARING, WITHOUT_ATTENTION, MetadataKeys
 from .rope import Rope, read_rope
 from .ssm import Ssm, read_ssm
 from .xielu import XIELU, read_xielu
@@ -52,7 +52,7 @@ class HParams:
     the sizes of recurrent layers, 0 if absent. halved_every: the hidden states are halved after
     each so many layers, 0 if not. latent: the sizes of latent attention; None if attention is
     another one. deepstack: the number of first layers to whose output an encoder of pictures adds
-    rows.
+    rows. alibi: the maximum bias of ALiBi, with which there is no rotary embedding; 0 without.
     """
 
     architecture: str
@@ -106,6 +106,7 @@ class HParams:
     altup: AltUp | None
     halved_every: int
     deepstack: int = 0
+    alibi: float = 0.0
 
     def head_sizes(self, layer: int) -> tuple[int, int]:
         """Return the sizes of keys and of values of a layer."""
@@ -231,7 +232,15 @@ def read_hyper(file: GgufFile) -> HParams:
         halved_every=keys.whole("rescale_every_n_layers", 0, minimum=0),
         deepstack=keys.whole("n_deepstack_layers", 0, minimum=0, maximum=layers),
         xielu=read_xielu(MetadataKeys("xielu", file.metadata), layers),
+        alibi=_read_alibi(keys),
     )
+
+
+def _read_alibi(keys: MetadataKeys) -> float:
+    """Return the maximum bias of ALiBi, 0 without ALiBi."""
+    if keys.architecture not in ALIBI:
+        return 0.0
+    return keys.real("attention.max_alibi_bias", 0.0 if keys.architecture == "baichuan" else None)
 
 
 def _read_dense(keys: MetadataKeys, name: str) -> tuple[int, int]:

@@ -26,6 +26,10 @@ ALTERNATING = ("gemma3n",)
 """Architectures with alternating updates."""
 SHARING = ("gemma3n", "gemma4")
 """Architectures whose last layers use keys and values of earlier ones."""
+ALIBI = ("baichuan", "bloom", "jais", "jina-bert-v2", "mpt")
+"""Architectures whose attention scores fall with the distance of tokens; of Baichuan those of the
+larger model.
+"""
 HALVED = ("qwen",)
 """Architectures whose files have the size of gate and up together as that of the feed-forward."""
 NORMED_BY_KEY = (
@@ -39,6 +43,7 @@ SIGMOIDS = (
 )
 """Architectures that compute expert weights by sigmoid by default."""
 SOFTMAX, SIGMOID = 1, 2
+BAICHUAN_13B_LAYERS = 40
 GLM_FLASH_LAYERS, GLM_FLASH_TOKENS = (47, 48), 154880
 """The numbers of layers and of tokens by which files of GLM 4.7 Flash are recognized."""
 
@@ -63,9 +68,26 @@ MINICPM: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     "residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
 }
 """Scales of the models whose files omit them."""
+
+
+def _alibi_of_baichuan(keys: MetadataKeys) -> float:
+    """Return the maximum bias of ALiBi of the model with 13B parameters, 0 for others."""
+    return 8.0 if keys.whole("block_count") == BAICHUAN_13B_LAYERS else 0.0
+
+
+def _scale_of_jais(keys: MetadataKeys) -> float:
+    """Return the scale of attention scores, 1 / the size of a head."""
+    return keys.whole("attention.head_count") / keys.whole("embedding_length")
+
+
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], SIGMOID),
     **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_BY_KEY], False),
+    **dict.fromkeys(
+        [f"{each}.attention.max_alibi_bias" for each in ("bloom", "jina-bert-v2")], 8.0
+    ),
+    "baichuan.attention.max_alibi_bias": _alibi_of_baichuan,
+    "jais.attention.scale": _scale_of_jais,
     "deepseek2.expert_gating_func": _gating_of_deepseek2,
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
@@ -135,9 +157,9 @@ class MetadataKeys:
         default. signed: also 0 and negative numbers.
         """
         value = self._get(name, default)
-        if value == 0 and (default == 0 or signed):
-            return 0.0
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if value == 0 and (default == 0 or signed):
+                return 0.0
             if np.finfo(np.float32).tiny <= (abs(value) if signed else value) <= maximum:
                 return float(value)
         expected = f"a float32 {'of magnitude ' if signed else ''}over 0, at most {maximum:g}"

@@ -62,6 +62,13 @@ class GgufFile:
         """The path of the first part."""
         return self.parts[0] if self.parts else None
 
+    @property
+    def name(self) -> str:
+        """The name of the model in the metadata, else that of the file."""
+        named = self.metadata.get("general.name")
+        own = named if isinstance(named, str) else ""
+        return own or (self.path.stem if self.path else "model")
+
 
 @dataclass(frozen=True)
 class _Part:
