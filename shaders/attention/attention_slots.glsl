@@ -1,4 +1,5 @@
-// Which keys of a KV cache an example has: their number, and the slot of the cache that holds them. ARE_NEW: the keys are new ones, of no slot.
+// Which keys of a KV cache an example has: their number, the slot of the cache that holds them, and where the first query is behind them.
+// ARE_NEW: the keys are new ones, of no slot.
 
 uint kv_len_at(uint batch) { return KV_LEN_AT + batch / heads * kv_len_stride; }
 
@@ -15,6 +16,9 @@ uint slot_of(uint batch) {
     const uint slot = min(named_slot(batch), slots - 1u);
     return kv_len_stride < 2u || ARE_NEW ? batch / heads : slot;
 }
+
+// The position of the first query behind the keys in use, a third number; further than any key if it is large.
+int past_len(uint batch) { return kv_len_stride < 3u ? 0 : clamp(kv_len[kv_len_at(batch) + 2u], -0x20000000, 0x20000000); }
 
 // The first cached key that any query sees.
 int first_cached(int used) { return CHUNK == 0u ? 0 : used / int(CHUNK) * int(CHUNK); }

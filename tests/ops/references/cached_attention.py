@@ -51,7 +51,8 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         if new:
             keys = np.append(keys, new[0][one], axis=2)
             values = np.append(values, new[1][one], axis=2)
-        out[one] = by_rows([q[one], keys, values], attrs | {"past_len": past + count}, none)
+        first = past + count + (int(used[batch, 2]) if used.shape[1:] == (3,) else 0)
+        out[one] = by_rows([q[one], keys, values], attrs | {"past_len": first}, none)
     half = case.inputs[0].dtype == np.float16
     return (out.swapaxes(1, 2) if result_bshd else out).astype(np.float16 if half else np.float32)
 

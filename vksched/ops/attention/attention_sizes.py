@@ -49,6 +49,16 @@ def has_slots(call: Call) -> bool:
     return any(t.dtype in (INT32, INT64) and t.rank == 2 for t in call.inputs[3:4])
 
 
+def has_dynamic_past(used: TensorType) -> bool:
+    """Return True if the number of keys in use comes with the position of the first query."""
+    return used.rank == 2 and used.shape[1] > 2
+
+
+def kv_len_stride(used: TensorType) -> int:
+    """Return the elements between the numbers of keys in use of two examples."""
+    return used.shape[1] if used.rank == 2 else used.rank
+
+
 def chunk_of(attrs: Attrs) -> int:
     """Return the size of the chunks of a KV cache in keys; 0 without chunks."""
     return attrs.as_int("chunk") if "chunk" in attrs else 0

@@ -12,6 +12,11 @@ or (b, 2): the number and the slot of each example, where the cache has any numb
 example whose slot is outside of the cache has no cached keys. A result does not depend on the other
 examples then, to the bit.
 
+A third number, (b, 3), is the position of the first query behind the keys in use, in addition to
+the attribute `past_len`. A prompt's last layer has one query, that of its last token:
+
+    new      new new new pad                    kv_len ((3, 0, 2),): the query sees 3 new keys
+
 With the attribute `chunk` the cached keys are visible from the last multiple of `chunk` up to
 kv_len on: a token sees the keys of its own chunk.
 
@@ -62,12 +67,14 @@ from ...ir.vjp import no_gradient
 from ..layout.dynamic_update_slice import write_slices
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
-from .attention_kernels import CACHED_KERNEL, visible_range
+from .attention_kernels import CACHED_KERNEL, UNBOUNDED, visible_range
 from .attention_native import head_steps
-from .attention_sizes import by_heads, chunk_of
+from .attention_sizes import by_heads, chunk_of, has_dynamic_past, kv_len_stride
 from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
+MAX_PAST = UNBOUNDED // 2
+"""Maximum distance of the first query from the keys in use; larger ones are as far."""
 NARROWER = (FLOAT16, FLOAT32)
 """Types of keys and values for queries of any float type."""
 
@@ -110,10 +117,15 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     q, k, v = by_heads(floats, attrs)
     examples = k.shape[0]
-    if used.dtype not in (INT32, INT64) or used.shape not in ((), (examples,), (examples, 2)):
+    shapes = (), (examples,), (examples, 2), (examples, 3)
+    if used.dtype not in (INT32, INT64) or used.shape not in shapes:
         raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
             f"[attention] expected the number of keys in use as one int32 or as ({examples},), or "
-            f"with slots as ({examples}, 2), got {used}"
+            f"with slots as ({examples}, 2) or ({examples}, 3), got {used}"
+        )
+    if has_dynamic_past(used) and (chunk_of(attrs) or len(inputs) > 6):
+        raise ShapeError(
+            "[attention] expected past_len as an int with chunk or pending rows, got a tensor"
         )
     for old, added in zip((k, v), new, strict=False):
         fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
@@ -200,7 +212,9 @@ Segments = tuple[tuple[NDArray, NDArray], ...]
 def _by_key_count(
     inputs: tuple[NDArray, ...], attrs: Attrs
 ) -> Iterator[tuple[slice, int, Segments]]:
-    """Yield slices of examples with one key count, that count, and their keys and values."""
+    """Yield slices of examples with one key count, the position of their first query, and their
+    keys and values.
+    """
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new, pending = inputs[3], inputs[4:6], inputs[6:]
@@ -221,10 +235,10 @@ def _by_key_count(
             _as_float32(k[slot, :, first:count], depth),
             _as_float32(v[slot, :, first:count], columns),
         )
-        count -= first
+        past = int(used[number, 2]) if used.ndim == 2 and used.shape[1] > 2 else 0
         yield (
             at,
-            count,
+            count - first + min(max(past, -MAX_PAST), MAX_PAST),
             (cached, (_as_float32(new[0][at]), _as_float32(new[1][at]))) if new else (cached,),
         )
 
@@ -362,7 +376,7 @@ def _native_program(
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
-        *(int(used.dtype == INT64), used.rank, slots, chunk_of(attrs), low, high),
+        *(int(used.dtype == INT64), kv_len_stride(used), slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
         pending[0].shape[2] if pending else 0,
         *chain.from_iterable((*operand_steps, *fresh, *later, result)),
