@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head and few queries, over the first kv_len[batch] keys and the new ones behind them.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2 or 3) with slots,
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2 or 3) with slots and past_len,
 // k_new, v_new: (batch, new_keys, ..), partial: (batch, rows, parts, columns + 4), counters: (tiles), 0 before and after; result: as q with columns.
 // One workgroup computes a tile of rows over a part of the keys. Of several, the last one that arrives combines the parts, and sets
 // the counter of its tile to 0 again. For GPUs with the Vulkan memory model at device scope.
@@ -55,7 +55,7 @@ layout(push_constant) uniform Push {
     uint keys;
     uint new_keys;
     uint heads; // of keys: batch = index of the batch axis * heads + head
-    uint kv_len_stride; // 0: one number for all examples; 2: a number and a slot; 3: past_len, too
+    uint kv_len_stride; // 0: one number for all examples; else a number, a slot if there are slots, and past_len if it varies
     uint slots; // of the cache
     uint parts; // the most parts of the keys
     uint q_row; // words from one query to the next, and from one head to the next

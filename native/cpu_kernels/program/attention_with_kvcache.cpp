@@ -19,11 +19,12 @@ struct Attention {
     int64_t heads_per_piece; // heads that a piece computes
     int64_t cache_type; // 0 float32, 1 float16, 2 q8_0
     int64_t is_int64; // type of kv_len
-    int64_t kv_len_stride; // its elements for each batch: 0, 1, 2 with a slot, 3 with past_len too
+    int64_t kv_len_stride; // its elements for each batch; 0: one number for all
     int64_t slots; // batches of the cache
     int64_t chunk; // a query sees cached keys from a multiple of it on; 0: all
     int64_t window_low, window_high, fully_masked_is_nan;
     int64_t pending_len; // pending rows of each batch; 0: none
+    int64_t has_positions; // 1: the last element of kv_len is the position of the first query
     int64_t q[3], k[3], v[3], new_k[3], new_v[3], pending_k[3], pending_v[3], out[3];
 };
 
@@ -82,11 +83,12 @@ constexpr int64_t MAX_PAST = int64_t{1} << 29; // as vksched/ops/attention/atten
 INLINED KeysInUse keys_in_use(const Attention& params, const char* kv_len, int64_t batch)
 {
     const bool is_int64 = params.is_int64 != 0;
-    const bool has_slots = params.kv_len_stride >= 2;
+    const bool has_slots = params.kv_len_stride - params.has_positions == 2;
     const int64_t at = batch * params.kv_len_stride;
     const int64_t count = read_index(kv_len, at, is_int64);
     const int64_t slot = has_slots ? read_index(kv_len, at + 1, is_int64) : batch;
-    const int64_t past = params.kv_len_stride == 3 ? read_index(kv_len, at + 2, is_int64) : 0;
+    const int64_t past
+        = params.has_positions ? read_index(kv_len, at + params.kv_len_stride - 1, is_int64) : 0;
     const int64_t distance = std::clamp<int64_t>(past, -MAX_PAST, MAX_PAST);
     if (has_slots && (slot < 0 || slot >= params.slots))
         return {-1, 0, 0, distance};
@@ -255,10 +257,12 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
                 && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
                 && loop.last == 8,
             "expected one piece for each batch and group of heads");
-    require(params.slots >= (params.kv_len_stride >= 2 ? 1 : params.batches) && params.chunk >= 0
-                && params.kv_len_stride >= 0 && params.kv_len_stride <= 3,
+    const int64_t elements = params.kv_len_stride - params.has_positions; // 2: with a slot
+    require(params.slots >= (elements == 2 ? 1 : params.batches) && params.chunk >= 0
+                && (params.has_positions == 0 || params.has_positions == 1)
+                && params.kv_len_stride >= 2 * params.has_positions && elements <= 2,
             "expected a slot for each batch, or slots");
-    require(params.pending_len == 0 || (params.pending_len > 0 && params.kv_len_stride == 2),
+    require(params.pending_len == 0 || (params.pending_len > 0 && elements == 2),
             "expected slots for pending rows");
     const auto rows = [&](size_t operand, double bytes, int64_t heads, int64_t rows_count,
                           int64_t values, const int64_t* strides, int64_t batches) {

@@ -22,10 +22,11 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
         held = pick(st.integers(1, 4))
         slots = [pick(st.integers(-1, held)) for _ in range(batch)]
         used = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
-    has_positions = used.ndim == 2 and pick(st.booleans())
+    has_positions = used.ndim > 0 and pick(st.booleans())
     if has_positions:
         positions = [pick(st.integers(-20, 20)) for _ in range(batch)]
-        used = np.concatenate([used, np.asarray(positions, np.int32)[:, None]], axis=1)
+        columns = used if used.ndim == 2 else used[:, None]
+        used = np.concatenate([columns, np.asarray(positions, np.int32)[:, None]], axis=1)
     inputs = [
         array(pick, "float32", (batch, shared * share, queries, depth)),
         array(pick, "float32", (held, shared, keys, depth)),
@@ -38,7 +39,9 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    if not has_positions and pick(st.booleans()):
+    if has_positions:
+        attrs |= {"has_positions": True}
+    elif pick(st.booleans()):
         attrs |= {"chunk": pick(st.integers(1, 40))}
     case = OpSample("attention_with_kvcache", tuple(inputs), attrs)
     ways = (lambda case: case, halved, *([in_q8_0] if columns else []))

@@ -108,7 +108,9 @@ class CachedSequence:
         self.count = count
         self._end: int = tokens + (before._end if before else 0)
         self._first = reshape(start, (-1, 1)) if start.rank else start
-        self.positions = self._first + constant(np.arange(self._end - tokens, self._end, 1, np.int32))
+        self.positions = self._first + constant(
+            np.arange(self._end - tokens, self._end, dtype=np.int32)
+        )
         if rotary is not None and rotary.rank < 3:
             rotary = self.positions + (reshape(rotary, (-1, 1)) if rotary.rank else rotary)
         self.rotary = rotary

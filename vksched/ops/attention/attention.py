@@ -9,24 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...common.dtypes import (
     BOOL,
     FLOAT16,
     FLOAT32,
-    Shape,
     TensorType,
     as_float,
     as_int,
     broadcast_shapes,
-    numpy_dtype,
 )
 from ...common.errors import DTypeError, GraphError, ShapeError
 from ...ir.attr_domains import Domains, Flag, Float, Int, wholes
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Op, Work, register
-from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
 from ..layout.slots import with_positions, with_slots
@@ -255,7 +251,10 @@ def attention(
         if mask is not None:
             raise ShapeError("[attention] expected a mask or kv_len, got both")
         cached, appended = operands[:3], operands[3:]
-        used = _keys_in_use(kv_len, slots, dynamic_past, cached[0].shape[:1])
+        used = as_tensor(kv_len) if slots is None else with_slots("attention", kv_len, slots)
+        if dynamic_past is not None:
+            used = with_positions("attention", used, dynamic_past, cached[0].shape[0])
+            attrs["has_positions"] = True
         if chunk is not None:
             attrs["chunk"] = as_int("attention", "chunk", chunk)
         if layout == "BSHD":
@@ -272,18 +271,6 @@ def attention(
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
-
-
-def _keys_in_use(
-    kv_len: TensorLike, slots: TensorLike | None, past: Tensor | None, examples: Shape
-) -> Tensor:
-    """Return operand 3 of attention to a KV cache. past: the positions of the first queries."""
-    if past is None:
-        return as_tensor(kv_len) if slots is None else with_slots("attention", kv_len, slots)
-    count = as_tensor(kv_len)
-    if slots is None:
-        slots = constant(np.arange(*examples, dtype=numpy_dtype(count.dtype)))
-    return with_positions("attention", count, slots, past)
 
 
 def _pending_rows(

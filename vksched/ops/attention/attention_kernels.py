@@ -45,7 +45,7 @@ from .attention_launch import (
     tiled_lanes,
     variants,
 )
-from .attention_sizes import Sizes, chunk_of, has_dynamic_past, kv_len_stride, sizes_of
+from .attention_sizes import Sizes, chunk_of, has_positions, has_slots, kv_len_stride, sizes_of
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "visible_range"]
 
@@ -137,7 +137,7 @@ def _new_keys(call: Call, cached: _Segment, keys: int) -> _Segment:
     sizes = replace(cached.sizes, keys=keys)
     cut, first = launch(call, sizes), cached.cut.parts
     suffix = KV_SUFFIX[call.inputs[1].dtype]
-    if suffix and not has_dynamic_past(call.inputs[3]):
+    if suffix and not has_positions(call.attrs):
         return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
     q, _, _, *used = cached.operands
     return replace(
@@ -267,7 +267,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         own: Push = (
             ("kv_len_stride", kv_len_stride(call.inputs[3])),
-            ("slots", call.inputs[1].shape[0]),
+            ("slots", has_slots(call) * call.inputs[1].shape[0]),
             *_new_push(call, segment, cut),
         )
         behind = (("kv_len_after_q", segment.kv_len_after_q),) if segment.kv_len_after_q else ()

@@ -12,10 +12,11 @@ or (b, 2): the number and the slot of each example, where the cache has any numb
 example whose slot is outside of the cache has no cached keys. A result does not depend on the other
 examples then, to the bit.
 
-A third number, (b, 3), is the position of the first query behind the keys in use, in addition to
-the attribute `past_len`. A prompt's last layer has one query, that of its last token:
+With the attribute has_positions a further number of each example is the position of its first query
+behind the keys in use, in addition to the attribute `past_len`: (b, 2), or (b, 3) with slots. The
+last layer of a prompt has one query, that of its last token:
 
-    new      new new new pad                    kv_len ((3, 0, 2),): the query sees 3 new keys
+    new      new new new pad                    kv_len ((3, 2),): the query sees 3 new keys
 
 With the attribute `chunk` the cached keys are visible from the last multiple of `chunk` up to
 kv_len on: a token sees the keys of its own chunk.
@@ -58,7 +59,7 @@ from ...common.dtypes import (
     TensorType,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Int, Optional
+from ...ir.attr_domains import Flag, Int, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
@@ -69,7 +70,7 @@ from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, UNBOUNDED, visible_range
 from .attention_native import head_steps
-from .attention_sizes import by_heads, chunk_of, has_dynamic_past, kv_len_stride
+from .attention_sizes import are_slots, by_heads, chunk_of, has_positions, kv_len_stride
 from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
@@ -112,18 +113,19 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         )
     if cached[0].dtype != cached[1].dtype:
         raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
-    if used.rank == 2:
+    if are_slots(used, attrs):
         floats = _by_example(floats)
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     q, k, v = by_heads(floats, attrs)
     examples = k.shape[0]
-    shapes = (), (examples,), (examples, 2), (examples, 3)
+    further = has_positions(attrs)
+    shapes = ((examples, 2), (examples, 3)) if further else ((), (examples,), (examples, 2))
     if used.dtype not in (INT32, INT64) or used.shape not in shapes:
         raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
             f"[attention] expected the number of keys in use as one int32 or as ({examples},), or "
-            f"with slots as ({examples}, 2) or ({examples}, 3), got {used}"
+            f"with slots as ({examples}, 2){', and a position' if further else ''}, got {used}"
         )
-    if has_dynamic_past(used) and (chunk_of(attrs) or len(inputs) > 6):
+    if further and (chunk_of(attrs) or len(inputs) > 6):
         raise ShapeError(
             "[attention] expected past_len as an int with chunk or pending rows, got a tensor"
         )
@@ -185,7 +187,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
     pending = 2.0 * sum(t.device_bytes for t in inputs[6:])  # read and written
-    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if inputs[3].rank == 2 else 1
+    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if are_slots(inputs[3], attrs) else 1
     cached = sum(t.device_bytes for t in inputs[1:3]) / 2 * share
     moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:6], output))
     return Work(flops, float(moved + pending))
@@ -199,7 +201,8 @@ def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, t
     if inputs[3].rank < 2:
         return {3: (keys // 2, keys)}
     examples = range(inputs[3].shape[0])
-    pairs = (((n, i % max(1, slots)) for i in examples) for n in (keys // 2, keys))
+    own, last = are_slots(inputs[3], attrs), (0,) * has_positions(attrs)
+    pairs = (((n, *(i % max(1, slots),) * own, *last) for i in examples) for n in (keys // 2, keys))
     return {3: tuple(tuple(chain.from_iterable(each)) for each in pairs)}
 
 
@@ -218,6 +221,7 @@ def _by_key_count(
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new, pending = inputs[3], inputs[4:6], inputs[6:]
+    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
     if pending:
         k, v = np.array(k), np.array(v)
         for held, rows in zip((k, v), pending, strict=True):
@@ -226,7 +230,7 @@ def _by_key_count(
     counts, chunk = (used[:, 0] if used.ndim == 2 else used).reshape(-1).tolist(), chunk_of(attrs)
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slot = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        if used.ndim == 2:
+        if has_slots:
             own = int(used[number, 1])
             is_slot = 0 <= own < len(k)
             slot, count = slice(own, own + 1) if is_slot else slice(0, 1), count * is_slot
@@ -235,7 +239,7 @@ def _by_key_count(
             _as_float32(k[slot, :, first:count], depth),
             _as_float32(v[slot, :, first:count], columns),
         )
-        past = int(used[number, 2]) if used.ndim == 2 and used.shape[1] > 2 else 0
+        past = int(used[number, -1]) if has_positions(attrs) else 0
         yield (
             at,
             count - first + min(max(past, -MAX_PAST), MAX_PAST),
@@ -336,7 +340,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     cached = min(int(counts.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
     keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
-    has_slots = used.ndim == 2
+    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work, has_slots):
         counts = used[some] if used.ndim else used
         yield (*own, counts, *(x[some, of_k] for x in new)), part
@@ -379,6 +383,7 @@ def _native_program(
         *(int(used.dtype == INT64), kv_len_stride(used), slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
         pending[0].shape[2] if pending else 0,
+        int(has_positions(attrs)),
         *chain.from_iterable((*operand_steps, *fresh, *later, result)),
     )
     loop = Loop(
@@ -399,7 +404,12 @@ register(
         _infer,
         _reference,
         CACHED_KERNEL,
-        attrs={**ATTENTION, "columns": Optional(Int(1)), "chunk": Optional(Int(1))},
+        attrs={
+            **ATTENTION,
+            "columns": Optional(Int(1)),
+            "chunk": Optional(Int(1)),
+            "has_positions": Optional(Flag()),
+        },
         operands=(4, OPERANDS),
         work=_work,
         typical_counts=_typical_counts,

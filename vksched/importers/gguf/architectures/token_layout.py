@@ -165,7 +165,7 @@ def last_queries(q: Tensor, last: Tensor) -> Tensor:
         last = reshape(last, ())
     if not last.rank:
         return expand_dims(gather(q, last, axis=2), 2)
-    starts = np.arange(0, rows * heads * tokens, tokens, np.int32).reshape(rows, heads)
+    starts = np.arange(0, rows * heads * tokens, tokens, dtype=np.int32).reshape(rows, heads)
     chosen = constant(starts) + reshape(last, (rows, 1))
     flat = reshape(q, (rows * heads * tokens, size))
     return reshape(gather(flat, chosen), (rows, heads, 1, size))

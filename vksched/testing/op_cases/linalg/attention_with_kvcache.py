@@ -34,15 +34,17 @@ def cached(
 
     q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys;
     slots: those of the examples, in a cache with `count` slots. pasts: the positions of the first
-    query of each, with slots.
+    query of each.
     """
     batch, _, _, depth = q
     heads, keys = k
     held = count if slots else batch
     counts = np.asarray(used, np.int32)
-    if slots:
-        numbers = (counts, slots, pasts) if pasts else (counts, slots)
-        counts = np.stack([np.asarray(each, np.int32) for each in numbers], axis=1)
+    if slots or pasts:
+        numbers = [np.asarray(each, np.int32) for each in (used, slots, pasts) if np.size(each)]
+        counts = np.stack(numbers, axis=1)
+    if pasts:
+        attrs["has_positions"] = True
     inputs = [floats(*q), floats(held, heads, keys, depth, seed=1)]
     inputs += [floats(held, heads, keys, columns, seed=2), counts]
     if new is not None:
@@ -253,12 +255,12 @@ CASES = [
             ((2, 2, 3, 7), (1, 41), (17, 41), 12, (1, 0), (5, -20), 9),
             ((2, 2, 2, 8), (1, 300), (280, 300), None, (1, 7), (-30, 5), -1),
             ((3, 2, 1, 8), (1, 40), (30, 30, 7), 3, (0, 1, 2), (2**31 - 1, -(2**31), 2), -1),
+            ((1, 6, 1, 64), (2, 700), (333,), 40, (), (17,), -1),
+            ((2, 2, 3, 7), (1, 41), (17, 41), 12, (), (5, -20), 9),
         )
     ),
     with_layout(
-        cached(
-            (2, 6, 1, 8), (3, 19), 8, (4, 19), 5, slots=(2, 0), count=3, pasts=(3, 0), right=0
-        ),
+        cached((2, 6, 1, 8), (3, 19), 8, (4, 19), 5, slots=(2, 0), count=3, pasts=(3, 0), right=0),
         (1, 1, 1, 1),
     ),
     with_pending(
@@ -330,7 +332,9 @@ ERRORS = [
     ErrorSample(lambda: _build(past_len=input("past", (3,), "int32")), ShapeError, "positions of"),
     ErrorSample(lambda: _build(past_len=input("past", (), "int64")), DTypeError, "positions of"),
     ErrorSample(
-        lambda: _build(past_len=input("past", (), "int32"), chunk=4), ShapeError, "an int with chunk"
+        lambda: _build(past_len=input("past", (), "int32"), chunk=4),
+        ShapeError,
+        "an int with chunk",
     ),
     ErrorSample(
         lambda: _build_pending(past_len=input("past", (), "int32")), ShapeError, "an int with chunk"
