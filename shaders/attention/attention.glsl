@@ -42,7 +42,7 @@ uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
 #ifdef KVCACHE
 // The key beside the first query: queries are counted from there.
-int first_query(uint batch) { return are_new != 0u ? 0 : cached_keys(batch); }
+int first_query(uint batch) { return (are_new != 0u ? 0 : cached_keys(batch)) + past_len(batch); }
 
 int query_of(uint batch, uint row) { return int(row % queries) + first_query(batch); }
 
@@ -51,8 +51,9 @@ uint count_parts() { return own_parts; }
 // Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
 ivec2 keys_of_part(uint batch, uint part) {
     const int query = first_query(batch);
-    const int all = are_new != 0u ? int(keys) : query + int(new_keys);
-    const int least = are_new != 0u ? 0 : first_cached(query);
+    const int used = cached_keys(batch);
+    const int all = are_new != 0u ? int(keys) : used + int(new_keys);
+    const int least = are_new != 0u ? 0 : first_cached(used);
     const int begin = clamp(query + first_visible, least, all);
     const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
     return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
@@ -90,13 +91,8 @@ struct Segment {
 };
 
 #ifdef NEW_KEYS
-// new_layouts: bit 0: new keys lie by length, (batch, new_keys, heads, size); bit 1: new values do.
-uint new_step(uint size, uint way) { return (new_layouts & way) != 0u ? heads * size : size; }
-
-uint place_new(uint offset, uint batch, uint size, uint way) {
-    const uint head = (new_layouts & way) != 0u ? size : new_keys * size;
-    return offset + batch / heads * (new_keys * heads * size) + batch % heads * head;
-}
+// The new keys of an example, or their values.
+uint place_new(uint offset, uint batch, uint size) { return offset + batch * new_keys * size; }
 #endif
 
 // The segment of the key at `start`.
@@ -105,11 +101,9 @@ Segment segment_of(uint batch, uint start) {
 #ifdef NEW_KEYS
     end = uint(cached_keys(batch));
     if (start >= end) {
-        const uint k_step = new_step(depth, 1u);
-        const uint v_step = new_step(V_SIZE, 2u);
-        const uint k_at = place_new(ROW_PLACE(k_new_offset), batch, depth, 1u) - end * k_step;
-        const uint v_at = place_new(ROW_PLACE(v_new_offset), batch, V_SIZE, 2u) - end * v_step;
-        return Segment(k_at, k_step, v_at, v_step, 0xffffffffu, true);
+        const uint k_at = place_new(ROW_PLACE(k_new_offset), batch, depth) - end * depth;
+        const uint v_at = place_new(ROW_PLACE(v_new_offset), batch, V_SIZE) - end * V_SIZE;
+        return Segment(k_at, depth, v_at, V_SIZE, 0xffffffffu, true);
     }
 #endif
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);

@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head and few queries, over the first kv_len[batch] keys and the new ones behind them.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots,
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2 or 3) with slots and past_len,
 // k_new, v_new: (batch, new_keys, ..), partial: (batch, rows, parts, columns + 4), counters: (tiles), 0 before and after; result: as q with columns.
 // One workgroup computes a tile of rows over a part of the keys. Of several, the last one that arrives combines the parts, and sets
 // the counter of its tile to 0 again. For GPUs with the Vulkan memory model at device scope.
@@ -55,7 +55,7 @@ layout(push_constant) uniform Push {
     uint keys;
     uint new_keys;
     uint heads; // of keys: batch = index of the batch axis * heads + head
-    uint kv_len_stride; // 0: one number for all examples; 2: pairs of a number and a slot
+    uint kv_len_stride; // 0: one number for all examples; else a number, a slot if there are slots, and past_len if it varies
     uint slots; // of the cache
     uint parts; // the most parts of the keys
     uint q_row; // words from one query to the next, and from one head to the next
@@ -215,7 +215,7 @@ void attend(uint batch, uint first, uint tile, uint part, uint used_parts, uvec2
     const uint index = gl_LocalInvocationIndex;
     const uint own = index / LANES; // the row of which this lane is one in the softmax
     const uint own_row = min(first + own, rows - 1u);
-    const int query = int(own_row % queries + used);
+    const int query = int(own_row % queries + used) + past_len(batch);
     const uint v_at = place_keys(v_offset, batch, v_row, v_head);
     const uint new_at = v_new_offset + batch * new_keys * COLUMNS * 4u;
     const uint group = index / COLUMNS;
@@ -322,8 +322,9 @@ void main() {
         const int used = cached_keys(batch);
         const int all = used + int(new_keys);
         // the keys that any query sees
-        const int begin = clamp(used + first_visible, first_cached(used), all);
-        const int end = clamp(used + int(queries) + last_visible, begin, all);
+        const int query = used + past_len(batch);
+        const int begin = clamp(query + first_visible, first_cached(used), all);
+        const int end = clamp(query + int(queries) + last_visible, begin, all);
         const uint count = uint(end - begin);
         const uint each = count <= UNSPLIT ? max(count, 1u) : max(LEAST, (count + parts - 1u) / parts);
         const uint used_parts = max((count + each - 1u) / each, 1u);

@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots, result: as q with columns, or its parts.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2 or 3) with slots and past_len, result: as q with columns, or its parts.
 // One invocation computes one row; for CPU drivers.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
     uint v_offset;
     uint kv_len_offset;
     uint result_offset;
-    uint kv_len_stride; // 0: one number for all examples; 2: pairs of a number and a slot
+    uint kv_len_stride; // 0: one number for all examples; else a number, a slot if there are slots, and past_len if it varies
     uint slots; // of the cache
     uint own_parts; // of the keys in use, each with part_keys or more
     uint are_new; // 1: the keys are those behind the ones in use, and all count

@@ -1,19 +1,26 @@
-// Which keys of a KV cache an example has: their number, and the slot of the cache that holds them. ARE_NEW: the keys are new ones, of no slot.
+// Which keys of a KV cache an example has: their number, the slot of the cache that holds them, and where the first query is behind them.
+// ARE_NEW: the keys are new ones, of no slot.
 
 uint kv_len_at(uint batch) { return KV_LEN_AT + batch / heads * kv_len_stride; }
 
-// The slot of an example; the number of keys, without slots.
-uint named_slot(uint batch) { return uint(kv_len[kv_len_at(batch) + kv_len_stride / 2u]); }
+// The slot of an example. slots: 0 without slots.
+uint named_slot(uint batch) { return uint(kv_len[kv_len_at(batch) + min(slots, 1u)]); }
 
 // An example with a slot outside of the cache has no cached keys.
 int cached_keys(uint batch) {
     const int used = clamp(kv_len[kv_len_at(batch)], 0, int(keys));
-    return kv_len_stride < 2u || named_slot(batch) < slots ? used : 0;
+    return slots == 0u || named_slot(batch) < slots ? used : 0;
 }
 
 uint slot_of(uint batch) {
     const uint slot = min(named_slot(batch), slots - 1u);
-    return kv_len_stride < 2u || ARE_NEW ? batch / heads : slot;
+    return slots == 0u || ARE_NEW ? batch / heads : slot;
+}
+
+// The position of the first query behind the keys in use, if there is a further number; beyond any key if it is large.
+int past_len(uint batch) {
+    const uint before = 1u + min(slots, 1u);
+    return kv_len_stride <= before ? 0 : clamp(kv_len[kv_len_at(batch) + before], -0x20000000, 0x20000000);
 }
 
 // The first cached key that any query sees.

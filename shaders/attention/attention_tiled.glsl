@@ -68,6 +68,7 @@ shared TILE weights[ROWS * WEIGHTS];
 shared float lanes[gl_WorkGroupSize.x];
 shared float state[ROWS];
 shared uint q_places[ROWS];
+shared int q_queries[ROWS]; // as query_of tells
 // In the first word 1 if a value of v was not finite: from then on keys of weight 0 are left out. Four, as drivers lay arrays
 // behind each other, and only of those at whole vec4s they know that four words can be read at once.
 // Of int: glslang would give uint the type of mask_strides, with a stride, which shared memory may not have.
@@ -224,14 +225,15 @@ void attend(uint batch, uint first, uint part) {
     const uvec2 lane = uvec2(index % ACROSS, index / ACROSS);
     const uint own = index / LANES; // the row of which this lane is one in the softmax
     if (index == 0u) non_finite[0] = 0;
-    for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
-    int query[OWN_ROWS];
+    for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) {
+        const uint row = min(first + i, rows - 1u);
+        q_places[i] = place_q(batch, row);
+        q_queries[i] = query_of(batch, row);
+    }
     uint mask_at[OWN_ROWS];
     float sums[OWN_ROWS * COLUMNS];
     for (uint i = 0u; i < OWN_ROWS; ++i) {
-        const uint row = min(first + lane.y + i * DOWN, rows - 1u);
-        query[i] = query_of(batch, row);
-        mask_at[i] = find_mask(batch, row);
+        mask_at[i] = find_mask(batch, min(first + lane.y + i * DOWN, rows - 1u));
     }
     for (uint i = 0u; i < OWN_ROWS * COLUMNS; ++i) sums[i] = 0.0;
     float largest = -INFINITY;
@@ -276,7 +278,7 @@ void attend(uint batch, uint first, uint part) {
             for (uint j = 0u; j < OWN_KEYS; ++j) {
                 const uint key = lane.x + j * ACROSS;
                 const float product = products[i * OWN_KEYS + j];
-                const float score = finish_score(product, query[i], mask_at[i], start + key, start + count);
+                const float score = finish_score(product, q_queries[lane.y + i * DOWN], mask_at[i], start + key, start + count);
                 scores[(lane.y + i * DOWN) * SCORES + key] = score;
             }
         }

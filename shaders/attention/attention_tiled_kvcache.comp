@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys and the new ones behind them, without the scores in memory.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots, k_new, v_new: (batch, new_keys, ..), result: as q with columns, or its parts.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2 or 3) with slots and past_len, k_new, v_new: (batch, new_keys, ..), result: as q with columns, or its parts.
 // One workgroup computes a tile of rows, by way of shared memory; for GPUs.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
@@ -31,10 +31,9 @@ layout(push_constant) uniform Push {
     uint k_new_offset;
     uint v_new_offset;
     uint result_offset;
-    uint kv_len_stride; // 0: one number for all examples; 2: pairs of a number and a slot
+    uint kv_len_stride; // 0: one number for all examples; else a number, a slot if there are slots, and past_len if it varies
     uint slots; // of the cache
     uint new_keys;
-    uint new_layouts; // as attention.glsl has it
 #include "attention_push.glsl"
 };
 // Constants, as the push block is full.

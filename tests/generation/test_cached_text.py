@@ -29,6 +29,9 @@ pytestmark = pytest.mark.one_set
 TINY = Tiny(layers=2, vocabulary=61)
 KNOWN = {"state", "attention_with_kvcache", "dynamic_update_slice", "assign", "gather"}
 """What may have an operand as long as the cache; gather, of angles and of rows that are picked."""
+ATTENTION = "attention_with_kvcache"
+MODES = ((1, True), (1, False), (2, False))
+"""The parts of a step, and True for the logits of all tokens."""
 TEXT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9]
 
 
@@ -58,6 +61,32 @@ def test_the_last_layer_computes_the_row_of_the_last_token(tmp_path: Path) -> No
         for layer in (0, 1)
     }
     assert rows == {0: [8] * 7, 1: [8, 8, 8, 1, 1, 1, 1]}
+    every, last = (n for n in graph.ops if n.op == ATTENTION)
+    heads, size = TINY.heads, TINY.head_size
+    assert every.type.shape == (1, heads, 8, size) and last.type.shape == (1, heads, 1, size)
+    flops = [n.declaration.work(graph.input_types(n), n.type, n.attrs).flops for n in (every, last)]
+    assert flops[0] == 8 * flops[1], "the last layer attends with one query of eight"
+    written = [n.type.shape[2] for n in graph.ops if n.op == "dynamic_update_slice"]
+    assert written == [53] * 4, "the cache gets the rows of all tokens in both layers"
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "llama4", "deepseek2"])
+def test_the_last_token_has_the_logits_of_a_step_for_all_tokens(
+    name: str, scheds: Scheds, tmp_path: Path
+) -> None:
+    convert.write(language.load(name), tmp_path / "tiny.gguf")
+    model = vs.load(tmp_path / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    cache = model.cache(40)
+    steps = [model.step(cache, 8, parts=parts, all_logits=every) for parts, every in MODES]
+    runs = [scheds[0].compile(step.logits, updates=step.updates) for step in steps]
+    ids = np.array([TEXT[:8]], np.int32) % model.hyper.vocabulary
+    for start, count in ((0, 8), (0, 5), (5, 7), (12, 8)):
+        wanted = runs[0](ids=ids, start=start)[0, count - 1]
+        for run in runs[1:]:
+            logits = run(ids=ids, start=start, count=count)[0]
+            np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cache_type", spread(CACHE_TYPES, 1))

@@ -70,6 +70,7 @@ def by(call: Call, variant: str) -> tuple[Dispatch, ...]:
         ({"shared_bytes": 16384}, [LARGE, SMALL, *FP16_SUMS]),
         ({"max_invocations": 128}, [LARGE, SMALL]),
         ({"registers": 128}, [SMALL, FP16_SUMS[1]]),
+        ({"registers": 128, "max_invocations": 256}, [SMALL]),
         ({"storage_buffers": 6}, []),
         ({"float16": False}, []),
         ({"software": True}, []),
@@ -207,6 +208,27 @@ MERGED_CASES = [
 def test_merged_results_are_those_of_numpy(case: OpSample, variant: str, runner: Runner) -> None:
     case = with_precision(case, "mixed")
     check(case, run(runner, case, variant), case.expected(), variant)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        linear("q6_K", (3, 23, 512), 130),
+        merged("q4_K", (40,), 512, (48, 48), False, "silu"),
+        by_heads("q4_K", (128, 64, 64), 6, 32, 32, True, k=512),
+    ],
+    ids=lambda case: case.op,
+)
+def test_few_registers_hold_half_of_the_results_with_float16_sums(
+    case: OpSample, runner: Runner
+) -> None:
+    """On Intel's GPUs 4 x 4 float32 sums of an invocation spill if it has float16 sums, too."""
+    limits = replace(runner.device.limits, registers=128, software=False)
+    if FP16_SUMS[1] not in (tiles := tiled_quant_gemms(limits)):
+        pytest.skip("the device has small workgroups")
+    assert tiles[SMALL].own == (4, 4) and tiles[FP16_SUMS[1]].own == (2, 4)
+    case = with_precision(case, "mixed")
+    check(case, runner.run(case, limits, FP16_SUMS[1]), case.expected(), FP16_SUMS[1])
 
 
 def test_a_gate_has_an_epilogue(runner: Runner) -> None:

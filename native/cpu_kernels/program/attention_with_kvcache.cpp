@@ -18,11 +18,13 @@ struct Attention {
     int64_t batches, heads, kv_heads, queries, qk_dim, v_dim, cache_len, new_len;
     int64_t heads_per_piece; // heads that a piece computes
     int64_t cache_type; // 0 float32, 1 float16, 2 q8_0
-    int64_t is_int64, kv_len_rank; // type and rank of kv_len: 2 with the slot of each batch
+    int64_t is_int64; // type of kv_len
+    int64_t kv_len_stride; // its elements for each batch; 0: one number for all
     int64_t slots; // batches of the cache
     int64_t chunk; // a query sees cached keys from a multiple of it on; 0: all
     int64_t window_low, window_high, fully_masked_is_nan;
     int64_t pending_len; // pending rows of each batch; 0: none
+    int64_t has_positions; // 1: the last element of kv_len is the position of the first query
     int64_t q[3], k[3], v[3], new_k[3], new_v[3], pending_k[3], pending_v[3], out[3];
 };
 
@@ -70,19 +72,27 @@ struct Row {
     float *scores, *sums, *out;
 };
 
-// The slot of a batch, its number of keys in use, and the row where its pending rows begin.
+// The slot of a batch, its number of keys in use, the row where its pending rows begin, and the
+// position of its first query behind the keys in use.
 struct KeysInUse {
-    int64_t slot, count, next;
+    int64_t slot, count, next, past;
 };
+
+constexpr int64_t MAX_PAST = int64_t{1} << 29; // as vksched/ops/attention/attention_with_kvcache.py
 
 INLINED KeysInUse keys_in_use(const Attention& params, const char* kv_len, int64_t batch)
 {
     const bool is_int64 = params.is_int64 != 0;
-    const int64_t count = read_index(kv_len, batch * params.kv_len_rank, is_int64);
-    const int64_t slot = params.kv_len_rank == 2 ? read_index(kv_len, 2 * batch + 1, is_int64) : batch;
-    if (params.kv_len_rank == 2 && (slot < 0 || slot >= params.slots))
-        return {-1, 0, 0};
-    return {slot, std::clamp<int64_t>(count, 0, params.cache_len), count};
+    const bool has_slots = params.kv_len_stride - params.has_positions == 2;
+    const int64_t at = batch * params.kv_len_stride;
+    const int64_t count = read_index(kv_len, at, is_int64);
+    const int64_t slot = has_slots ? read_index(kv_len, at + 1, is_int64) : batch;
+    const int64_t past
+        = params.has_positions ? read_index(kv_len, at + params.kv_len_stride - 1, is_int64) : 0;
+    const int64_t distance = std::clamp<int64_t>(past, -MAX_PAST, MAX_PAST);
+    if (has_slots && (slot < 0 || slot >= params.slots))
+        return {-1, 0, 0, distance};
+    return {slot, std::clamp<int64_t>(count, 0, params.cache_len), count, distance};
 }
 
 // The pending row that replaces a row of the cache.
@@ -170,8 +180,9 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
         Row& row = rows[number];
         row.query = operands.get<float>(0) + batch * params.q[0] + head_index * params.q[1]
             + query * params.q[2];
-        row.begin = std::clamp<int64_t>(count + query + params.window_low, first_key, total);
-        row.end = std::clamp<int64_t>(count + query + params.window_high + 1, 0, total);
+        const int64_t position = count + in_use.past + query;
+        row.begin = std::clamp<int64_t>(position + params.window_low, first_key, total);
+        row.end = std::clamp<int64_t>(position + params.window_high + 1, 0, total);
         row.scores = free;
         row.sums = free + total;
         row.out = loop.result(operands) + batch * params.out[0] + head_index * params.out[1]
@@ -246,10 +257,12 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
                 && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
                 && loop.last == 8,
             "expected one piece for each batch and group of heads");
-    require(params.slots >= (params.kv_len_rank == 2 ? 1 : params.batches) && params.chunk >= 0
-                && params.kv_len_rank >= 0 && params.kv_len_rank <= 2,
+    const int64_t elements = params.kv_len_stride - params.has_positions; // 2: with a slot
+    require(params.slots >= (elements == 2 ? 1 : params.batches) && params.chunk >= 0
+                && (params.has_positions == 0 || params.has_positions == 1)
+                && params.kv_len_stride >= 2 * params.has_positions && elements <= 2,
             "expected a slot for each batch, or slots");
-    require(params.pending_len == 0 || (params.pending_len > 0 && params.kv_len_rank == 2),
+    require(params.pending_len == 0 || (params.pending_len > 0 && elements == 2),
             "expected slots for pending rows");
     const auto rows = [&](size_t operand, double bytes, int64_t heads, int64_t rows_count,
                           int64_t values, const int64_t* strides, int64_t batches) {
@@ -267,7 +280,7 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
     rows(1, bytes, params.kv_heads, params.cache_len, k_values, params.k, slots);
     rows(2, bytes, params.kv_heads, params.cache_len, v_values, params.v, slots);
     extents.add_dense(3, params.is_int64 ? 8 : 4,
-                      {params.kv_len_rank ? batches * params.kv_len_rank : 1});
+                      {params.kv_len_stride ? batches * params.kv_len_stride : 1});
     rows(4, 4, params.kv_heads, params.new_len, params.qk_dim, params.new_k, batches);
     rows(5, 4, params.kv_heads, params.new_len, params.v_dim, params.new_v, batches);
     rows(6, bytes, params.kv_heads, params.pending_len, k_values, params.pending_k, batches);

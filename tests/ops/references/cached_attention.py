@@ -32,13 +32,13 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         for x, is_bshd in zip(operands, bshd, strict=True)
     )
     used, new, past = case.inputs[3], case.inputs[4:6], attrs["past_len"]
-    chunk = attrs.pop("chunk", 0)
+    chunk, has_positions = attrs.pop("chunk", 0), bool(attrs.pop("has_positions", False))
     assert isinstance(past, int) and isinstance(chunk, int)
     out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
     for batch in range(q.shape[0]):
         one = slot = slice(batch, batch + 1)
         count = int(used.reshape(-1)[0] if used.ndim == 0 else used[batch].reshape(-1)[0])
-        if used.ndim == 2:
+        if used.ndim == 2 and used.shape[1] > 1 + has_positions:
             own = int(used[batch, 1])
             slot = slice(own, own + 1)
             if not 0 <= own < len(k):
@@ -51,7 +51,8 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         if new:
             keys = np.append(keys, new[0][one], axis=2)
             values = np.append(values, new[1][one], axis=2)
-        out[one] = by_rows([q[one], keys, values], attrs | {"past_len": past + count}, none)
+        first = past + count + (int(used[batch, -1]) if has_positions else 0)
+        out[one] = by_rows([q[one], keys, values], attrs | {"past_len": first}, none)
     half = case.inputs[0].dtype == np.float16
     return (out.swapaxes(1, 2) if result_bshd else out).astype(np.float16 if half else np.float32)
 

@@ -108,7 +108,9 @@ class CachedSequence:
         self.count = count
         self._end: int = tokens + (before._end if before else 0)
         self._first = reshape(start, (-1, 1)) if start.rank else start
-        self.positions = self._first + arange(self._end - tokens, self._end)
+        self.positions = self._first + constant(
+            np.arange(self._end - tokens, self._end, dtype=np.int32)
+        )
         if rotary is not None and rotary.rank < 3:
             rotary = self.positions + (reshape(rotary, (-1, 1)) if rotary.rank else rotary)
         self.rotary = rotary
@@ -129,8 +131,10 @@ class CachedSequence:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q to the keys and values up to its position, within the window if
-        there is one. Only keys are cached if v is k. Several calls may be of one layer.
+        there is one. Only keys are cached if v is k. Several calls may be of one layer. If q is one
+        query of several tokens, it is that of the token `last`.
         """
+        is_last = self.last is not None and q.shape[2] < k.shape[2]
         if layer not in self._of_layer:
             rows = self._rows(f"blk.{layer}.keys", k)
             self._of_layer[layer] = rows + (
@@ -151,6 +155,9 @@ class CachedSequence:
         if attention_mask.sink:
             new = after_sink(*new)
         left = window - 1 if window else None
+        if is_last:
+            first = self._end - k.shape[2]
+            return self._attend(q, cached, new, attention_mask, first, left, last=self.last)
         return self._attend(q, cached, new, attention_mask, left=left)
 
     def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
@@ -184,12 +191,15 @@ class CachedSequence:
         first: int | None = None,
         left: int | None = None,
         chunk: int | None = None,
+        last: Tensor | None = None,
     ) -> Tensor:
         """Return the attention of q to cached keys and to new ones, up to its position. first: the
-        index of the first query in the step, by default that of this part.
+        index of the first query in the step, by default that of this part. last: the index of the
+        only query from there.
         """
         first = self._end - q.shape[2] if first is None else first
-        past = first + new[0].shape[2] - self._end  # a sink comes before the new keys
+        start = first + new[0].shape[2] - self._end  # a sink comes before the new keys
+        past = start if last is None else last + start if start else last
         return attention_mask.attend(
             *(q, cached.keys, cached.values),
             left=left,

@@ -25,7 +25,7 @@ from ...ir.op import Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
-from ..layout.slots import with_slots
+from ..layout.slots import with_positions, with_slots
 from ..reduction.softmax import as_mask
 from .attention_cpu import CPU_KERNEL, attention_reference
 from .attention_kernels import KERNEL, UNBOUNDED
@@ -120,7 +120,7 @@ def attention(
     mask: TensorLike | None = None,
     *,
     causal: bool = False,
-    past_len: int = 0,
+    past_len: int | Tensor = 0,
     window: tuple[int | None, int | None] = (None, None),
     scale: float | None = None,
     softcap: float = 0.0,
@@ -150,8 +150,9 @@ def attention(
         after the soft cap.
     causal : bool
         Query i sees the keys up to i + past_len.
-    past_len : int
-        Position of the first query.
+    past_len : int or Tensor
+        Position of the first query. A tensor of the type of `kv_len`, () or (b,), requires
+        `kv_len`, and permits neither `chunk` nor pending rows.
     window : tuple of int or None
         Maximum distance of visible keys to the left and to the right of i + past_len.
     scale : float, optional
@@ -221,9 +222,10 @@ def attention(
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
         raise ShapeError(f"[attention] expected a window (left, right), got {window!r}")
     left, right = (_bound(side) for side in window)
-    past_len = as_int("attention", "past_len", past_len)
-    if not 0 <= abs(past_len) < UNBOUNDED // 2:
-        raise ShapeError(f"[attention] expected past_len under 2**29, got {past_len}")
+    dynamic_past = past_len if isinstance(past_len, Tensor) else None
+    past = 0 if isinstance(past_len, Tensor) else as_int("attention", "past_len", past_len)
+    if not 0 <= abs(past) < UNBOUNDED // 2:
+        raise ShapeError(f"[attention] expected past_len under 2**29, got {past}")
     depth = operands[0].shape[-1] if operands[0].rank else 1
     if scale is None:
         scale = 1 / math.sqrt(max(1, depth))
@@ -239,7 +241,7 @@ def attention(
     attrs: dict[str, AttrValue] = {
         "scale": float(scale),
         "softcap": float(softcap),
-        "past_len": past_len,
+        "past_len": past,
         "left": left,
         "right": 0 if causal else right,
         "is_bshd": (int(layout == "BSHD"),) * 4,
@@ -250,6 +252,9 @@ def attention(
             raise ShapeError("[attention] expected a mask or kv_len, got both")
         cached, appended = operands[:3], operands[3:]
         used = as_tensor(kv_len) if slots is None else with_slots("attention", kv_len, slots)
+        if dynamic_past is not None:
+            used = with_positions("attention", used, dynamic_past, cached[0].shape[0])
+            attrs["has_positions"] = True
         if chunk is not None:
             attrs["chunk"] = as_int("attention", "chunk", chunk)
         if layout == "BSHD":
@@ -257,10 +262,11 @@ def attention(
         if k_pending is not None and v_pending is not None:
             appended += _pending_rows(cached, appended, attrs, (k_pending, v_pending))
         return apply("attention_with_kvcache", [*cached, used, *appended], attrs, name)
-    if new or slots is not None or chunk is not None or k_pending is not None:
+    own = new or None, slots, chunk, k_pending, dynamic_past
+    if any(each is not None for each in own):
         raise ShapeError(
-            "[attention] `k_new`, `v_new`, `slots`, `k_pending`, `v_pending` and `chunk` require "
-            "`kv_len`, the number of cached keys"
+            "[attention] `k_new`, `v_new`, `slots`, `k_pending`, `v_pending`, `chunk` and a tensor "
+            "as `past_len` require `kv_len`, the number of cached keys"
         )
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32
 from ...ir.op import COUNTERS, OUTPUT, SCRATCH, Call, Dispatch
 from ...topology.limits import Limits
-from .attention_sizes import Sizes, chunk_of
+from .attention_sizes import Sizes, chunk_of, has_slots, kv_len_stride
 
 KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
 """Suffixes of shader names by the type of the KV cache; uint32 words are q8_0 (kv_q8_0.py)."""
@@ -104,8 +104,8 @@ def lower_decode(
     push = (
         *(("tiles", tiles), ("rows", sizes.rows), ("queries", sizes.queries)),
         *(("keys", sizes.keys), ("new_keys", call.inputs[4].shape[2] if has_new else 0)),
-        *(("heads", sizes.heads), ("kv_len_stride", used.rank)),
-        *(("slots", call.inputs[1].shape[0]), ("parts", parts)),
+        *(("heads", sizes.heads), ("kv_len_stride", kv_len_stride(used))),
+        *(("slots", has_slots(call) * call.inputs[1].shape[0]), ("parts", parts)),
         *((f"{name}_row", row) for name, (row, _) in strides.items()),
         *((f"{name}_head", head) for name, (_, head) in strides.items()),
         *(("first_visible", visible[0]), ("last_visible", visible[1])),

@@ -45,7 +45,7 @@ from .attention_launch import (
     tiled_lanes,
     variants,
 )
-from .attention_sizes import Sizes, chunk_of, sizes_of
+from .attention_sizes import Sizes, chunk_of, has_positions, has_slots, kv_len_stride, sizes_of
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "visible_range"]
 
@@ -131,15 +131,18 @@ def _cached(call: Call) -> tuple[_Segment, ...]:
 def _new_keys(call: Call, cached: _Segment, keys: int) -> _Segment:
     """Return the segment of the new keys.
 
-    It uses the shaders of the cached keys if these are floats, so that drivers compile no others.
+    It uses the shaders of the cached keys if these are floats, so that drivers compile no others,
+    or if the position of the first query is known only when the graph runs.
     """
     sizes = replace(cached.sizes, keys=keys)
     cut, first = launch(call, sizes), cached.cut.parts
-    if KV_SUFFIX[call.inputs[1].dtype]:
+    suffix = KV_SUFFIX[call.inputs[1].dtype]
+    if suffix and not has_positions(call.attrs):
         return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
     q, _, _, *used = cached.operands
     return replace(
         cached,
+        kind=cached.kind.removesuffix(suffix),
         operands=(q, 4, 5, *used),
         bshd=(0, 0),
         sizes=sizes,
@@ -262,10 +265,9 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     if segment.kind.startswith(KVCACHE):
         least = MIN_CPU_PART if call.limits.software else MIN_PART
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
-        stride = len(call.inputs[3].shape)
         own: Push = (
-            ("kv_len_stride", stride),
-            ("slots", call.inputs[1].shape[0]),
+            ("kv_len_stride", kv_len_stride(call.inputs[3])),
+            ("slots", has_slots(call) * call.inputs[1].shape[0]),
             *_new_push(call, segment, cut),
         )
         behind = (("kv_len_after_q", segment.kv_len_after_q),) if segment.kv_len_after_q else ()
@@ -282,7 +284,7 @@ def _new_push(call: Call, segment: _Segment, cut: Launch) -> Push:
     if not segment.with_new:
         return ("own_parts", cut.parts), ("are_new", int(segment.are_new))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
-    return ("new_keys", keys), ("new_layouts", 0)
+    return (("new_keys", keys),)
 
 
 def _new_constants(segment: _Segment) -> tuple[tuple[str, int], ...]:

@@ -46,7 +46,22 @@ def sizes_of(call: Call) -> Sizes:
 
 def has_slots(call: Call) -> bool:
     """Return True if the examples of a call with a KV cache have slots."""
-    return any(t.dtype in (INT32, INT64) and t.rank == 2 for t in call.inputs[3:4])
+    return any(t.dtype in (INT32, INT64) and are_slots(t, call.attrs) for t in call.inputs[3:4])
+
+
+def are_slots(used: TensorType, attrs: Attrs) -> bool:
+    """Return True if each number of keys in use comes with a slot."""
+    return used.rank == 2 and used.shape[1] - has_positions(attrs) == 2
+
+
+def has_positions(attrs: Attrs) -> bool:
+    """Return True if each number of keys in use comes with the position of the first query."""
+    return bool(attrs.get("has_positions"))
+
+
+def kv_len_stride(used: TensorType) -> int:
+    """Return the elements between the numbers of keys in use of two examples."""
+    return used.shape[1] if used.rank == 2 else used.rank
 
 
 def chunk_of(attrs: Attrs) -> int:

@@ -12,6 +12,12 @@ or (b, 2): the number and the slot of each example, where the cache has any numb
 example whose slot is outside of the cache has no cached keys. A result does not depend on the other
 examples then, to the bit.
 
+With the attribute has_positions a further number of each example is the position of its first query
+behind the keys in use, in addition to the attribute `past_len`: (b, 2), or (b, 3) with slots. The
+last layer of a prompt has one query, that of its last token:
+
+    new      new new new pad                    kv_len ((3, 2),): the query sees 3 new keys
+
 With the attribute `chunk` the cached keys are visible from the last multiple of `chunk` up to
 kv_len on: a token sees the keys of its own chunk.
 
@@ -53,7 +59,7 @@ from ...common.dtypes import (
     TensorType,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Int, Optional
+from ...ir.attr_domains import Flag, Int, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
@@ -62,12 +68,14 @@ from ...ir.vjp import no_gradient
 from ..layout.dynamic_update_slice import write_slices
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
-from .attention_kernels import CACHED_KERNEL, visible_range
+from .attention_kernels import CACHED_KERNEL, UNBOUNDED, visible_range
 from .attention_native import head_steps
-from .attention_sizes import by_heads, chunk_of
+from .attention_sizes import are_slots, by_heads, chunk_of, has_positions, kv_len_stride
 from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
+MAX_PAST = UNBOUNDED // 2
+"""Maximum distance of the first query from the keys in use; larger ones are as far."""
 NARROWER = (FLOAT16, FLOAT32)
 """Types of keys and values for queries of any float type."""
 
@@ -105,15 +113,21 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         )
     if cached[0].dtype != cached[1].dtype:
         raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
-    if used.rank == 2:
+    if are_slots(used, attrs):
         floats = _by_example(floats)
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     q, k, v = by_heads(floats, attrs)
     examples = k.shape[0]
-    if used.dtype not in (INT32, INT64) or used.shape not in ((), (examples,), (examples, 2)):
+    further = has_positions(attrs)
+    shapes = ((examples, 2), (examples, 3)) if further else ((), (examples,), (examples, 2))
+    if used.dtype not in (INT32, INT64) or used.shape not in shapes:
         raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
             f"[attention] expected the number of keys in use as one int32 or as ({examples},), or "
-            f"with slots as ({examples}, 2), got {used}"
+            f"with slots as ({examples}, 2){', and a position' if further else ''}, got {used}"
+        )
+    if further and (chunk_of(attrs) or len(inputs) > 6):
+        raise ShapeError(
+            "[attention] expected past_len as an int with chunk or pending rows, got a tensor"
         )
     for old, added in zip((k, v), new, strict=False):
         fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
@@ -173,7 +187,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
     pending = 2.0 * sum(t.device_bytes for t in inputs[6:])  # read and written
-    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if inputs[3].rank == 2 else 1
+    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if are_slots(inputs[3], attrs) else 1
     cached = sum(t.device_bytes for t in inputs[1:3]) / 2 * share
     moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:6], output))
     return Work(flops, float(moved + pending))
@@ -187,7 +201,8 @@ def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, t
     if inputs[3].rank < 2:
         return {3: (keys // 2, keys)}
     examples = range(inputs[3].shape[0])
-    pairs = (((n, i % max(1, slots)) for i in examples) for n in (keys // 2, keys))
+    own, last = are_slots(inputs[3], attrs), (0,) * has_positions(attrs)
+    pairs = (((n, *(i % max(1, slots),) * own, *last) for i in examples) for n in (keys // 2, keys))
     return {3: tuple(tuple(chain.from_iterable(each)) for each in pairs)}
 
 
@@ -200,10 +215,13 @@ Segments = tuple[tuple[NDArray, NDArray], ...]
 def _by_key_count(
     inputs: tuple[NDArray, ...], attrs: Attrs
 ) -> Iterator[tuple[slice, int, Segments]]:
-    """Yield slices of examples with one key count, that count, and their keys and values."""
+    """Yield slices of examples with one key count, the position of their first query, and their
+    keys and values.
+    """
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new, pending = inputs[3], inputs[4:6], inputs[6:]
+    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
     if pending:
         k, v = np.array(k), np.array(v)
         for held, rows in zip((k, v), pending, strict=True):
@@ -212,7 +230,7 @@ def _by_key_count(
     counts, chunk = (used[:, 0] if used.ndim == 2 else used).reshape(-1).tolist(), chunk_of(attrs)
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slot = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        if used.ndim == 2:
+        if has_slots:
             own = int(used[number, 1])
             is_slot = 0 <= own < len(k)
             slot, count = slice(own, own + 1) if is_slot else slice(0, 1), count * is_slot
@@ -221,10 +239,10 @@ def _by_key_count(
             _as_float32(k[slot, :, first:count], depth),
             _as_float32(v[slot, :, first:count], columns),
         )
-        count -= first
+        past = int(used[number, -1]) if has_positions(attrs) else 0
         yield (
             at,
-            count,
+            count - first + min(max(past, -MAX_PAST), MAX_PAST),
             (cached, (_as_float32(new[0][at]), _as_float32(new[1][at]))) if new else (cached,),
         )
 
@@ -322,7 +340,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     cached = min(int(counts.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
     keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
-    has_slots = used.ndim == 2
+    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work, has_slots):
         counts = used[some] if used.ndim else used
         yield (*own, counts, *(x[some, of_k] for x in new)), part
@@ -364,9 +382,10 @@ def _native_program(
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
-        *(int(used.dtype == INT64), used.rank, slots, chunk_of(attrs), low, high),
+        *(int(used.dtype == INT64), kv_len_stride(used), slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
         pending[0].shape[2] if pending else 0,
+        int(has_positions(attrs)),
         *chain.from_iterable((*operand_steps, *fresh, *later, result)),
     )
     loop = Loop(
@@ -387,7 +406,12 @@ register(
         _infer,
         _reference,
         CACHED_KERNEL,
-        attrs={**ATTENTION, "columns": Optional(Int(1)), "chunk": Optional(Int(1))},
+        attrs={
+            **ATTENTION,
+            "columns": Optional(Int(1)),
+            "chunk": Optional(Int(1)),
+            "has_positions": Optional(Flag()),
+        },
         operands=(4, OPERANDS),
         work=_work,
         typical_counts=_typical_counts,

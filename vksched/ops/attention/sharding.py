@@ -12,6 +12,7 @@ from . import backward as backward
 from . import gated_delta_rule as gated_delta_rule
 from . import kv_q8_0 as kv_q8_0
 from . import rotary as rotary
+from .attention_sizes import are_slots
 
 
 @sharding("attention")
@@ -52,7 +53,7 @@ def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
     own, same = (0 if used.rank else REPLICATE), (0,) * len(new)
-    cached = REPLICATE if used.rank == 2 else 0  # slots
+    cached = REPLICATE if are_slots(used, call.attrs) else 0
     if len(new) < 4:
         yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
     yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])

@@ -97,8 +97,8 @@ _TILES = {(64, 64): (8, 4), (128, 64): (8, 8), (256, 64): (8, 8)}
 """Rows and columns of an invocation, by the tile of its workgroup."""
 _FP16_SUMS_TILES = {(64, 64): (4, 4), (128, 64): (4, 4)}
 """The same with float16 sums in addition to those of float32."""
-_FEW_REGISTERS_TILES = {(64, 64): (4, 4)}
-"""The same on Intel's GPUs."""
+_FEW_REGISTERS_TILES = {"": (4, 4), "dot": (4, 4), "fp16acc": (2, 4)}
+"""Rows and columns of an invocation on Intel's GPUs, by the way, in tiles of 64 x 64."""
 _USUAL_CORES = 32
 """Assumed number of cores of a GPU whose driver does not report it."""
 _SHARE_OF_PEAK = {64: 0.9, 128: 0.97, 256: 1.0}
@@ -111,7 +111,8 @@ def tiled_quant_gemms(limits: Limits) -> dict[str, TiledQuantGemm]:
         return {}
     ways = {"": _TILES, "dot": _TILES if limits.mixed_dot else {}, "fp16acc": _FP16_SUMS_TILES}
     if limits.few_registers:
-        ways = {way: tiles and _FEW_REGISTERS_TILES for way, tiles in ways.items()}
+        few = _FEW_REGISTERS_TILES
+        ways = {way: tiles and {(64, 64): few[way]} for way, tiles in ways.items()}
     every = [
         TiledQuantGemm(*size, own, way)
         for way, tiles in ways.items()

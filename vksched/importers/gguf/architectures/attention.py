@@ -22,7 +22,7 @@ from .family import Family
 from .latent_attention import LatentAttention
 from .linear_layers import LinearLayers
 from .positions import Positions
-from .token_layout import AttentionMask, SequenceLayout, last_tokens
+from .token_layout import AttentionMask, SequenceLayout, last_queries, last_tokens
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,15 @@ class Attention:
         attention_mask = AttentionMask(
             scale, hyper.softcap, window, chunked, sink, 0.0 if self.digits else hyper.alibi
         )
+        last = self._last(layer, x.shape[1])
+        if last is not None and attention_mask.has_one_rule:
+            q = last_queries(q, last)
         seen = self.text.attend(source, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
-        joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * seen.shape[3]))
+        joined = reshape(seen, (*seen.shape[:2], hyper.heads[layer] * seen.shape[3]))
+        if joined.shape[1] != x.shape[1]:
+            x = self.output_rows(layer, x)
+            gate = gate if gate is None else self.output_rows(layer, gate)
         if self.family.gated_attention == "input":
             gate = self.layers.linear(x, f"blk.{layer}.attn_gate", joined.shape[2])
         if gate is not None:
@@ -104,10 +110,13 @@ class Attention:
         """Return the rows of a layer that are read later: in the last layer the row of the token
         whose logits are wanted, else all rows.
         """
-        last = None if self.hyper.altup else self.text.last
-        if last is None or layer < self.hyper.layers - 1 or x.shape[1] == 1:
-            return x
-        return reshape(last_tokens(x, last), (x.shape[0], 1, x.shape[2]))
+        last = self._last(layer, x.shape[1])
+        return x if last is None else reshape(last_tokens(x, last), (x.shape[0], 1, x.shape[2]))
+
+    def _last(self, layer: int, tokens: int) -> Tensor | None:
+        """Return the index of the only token of a layer that is read later; None for all tokens."""
+        is_read = layer < self.hyper.layers - 1 or self.hyper.altup
+        return None if is_read or tokens == 1 else self.text.last
 
     def _kv_layer(self, layer: int) -> int:
         """Return the layer whose keys and values a layer uses: of the last layers, the last one

@@ -18,6 +18,7 @@ from ....ops import (
     attention,
     concat,
     equal,
+    expand_dims,
     gather,
     less,
     reshape,
@@ -51,6 +52,11 @@ class AttentionMask:
     sink: bool = False
     alibi: float = 0.0
 
+    @property
+    def has_one_rule(self) -> bool:
+        """True if all tokens of a step see keys by the same rule, wherever they are in the step."""
+        return not (self.window and (self.chunked or self.sink))
+
     def attend(
         self,
         q: Tensor,
@@ -59,7 +65,7 @@ class AttentionMask:
         seen: Tensor | None = None,
         *,
         left: int | None = None,
-        past: int = 0,
+        past: int | Tensor = 0,
         used: Tensor | None = None,
         new: tuple[Tensor, Tensor] | None = None,
         slots: Tensor | None = None,
@@ -119,7 +125,7 @@ class SequenceLayout(Protocol):
         """Return the attention of a layer.
 
         q: (b, heads, n, d), k, v: (b, kv_heads, n, d), with rotary embedding -> (b, heads, n, d).
-        v may be k. layer: that of k and v; several layers may share them. attention_mask: the
+        q may be (b, heads, 1, d), the query of the token `last`. v may be k. layer: that of k and v; several layers may share them. attention_mask: the
         layer's mask.
         """
 
@@ -147,6 +153,22 @@ def last_tokens(x: Tensor, last: Tensor) -> Tensor:
         return gather(x, last, axis=1)
     chosen = arange(0, rows * tokens, tokens) + last
     return gather(reshape(x, (rows * tokens, width)), chosen)
+
+
+def last_queries(q: Tensor, last: Tensor) -> Tensor:
+    """Return the queries of one token of each row of q (b, heads, n, d), (b, heads, 1, d).
+
+    last: the index of the token, () for all rows or (b,).
+    """
+    rows, heads, tokens, size = q.shape
+    if rows == 1:
+        last = reshape(last, ())
+    if not last.rank:
+        return expand_dims(gather(q, last, axis=2), 2)
+    starts = np.arange(0, rows * heads * tokens, tokens, dtype=np.int32).reshape(rows, heads)
+    chosen = constant(starts) + reshape(last, (rows, 1))
+    flat = reshape(q, (rows * heads * tokens, size))
+    return reshape(gather(flat, chosen), (rows, heads, 1, size))
 
 
 @dataclass(frozen=True)

@@ -29,24 +29,30 @@ def cached(
     large: bool = False,
     slots: tuple[int, ...] = (),
     count: int = 0,
+    pasts: tuple[int, ...] = (),
     **attrs: AttrValue,
 ) -> OpSample:
     """Return attention with a KV cache.
 
     q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys;
-    slots: those of the examples, in a cache with `count` slots.
+    slots: those of the examples, in a cache with `count` slots. pasts: the positions of the first
+    query of each.
     """
     batch, _, _, depth = q
     heads, keys = k
     held = count if slots else batch
     counts = np.asarray(used, np.int32)
-    if slots:
-        counts = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
+    if slots or pasts:
+        numbers = [np.asarray(each, np.int32) for each in (used, slots, pasts) if np.size(each)]
+        counts = np.stack(numbers, axis=1)
+    if pasts:
+        attrs["has_positions"] = True
     inputs = [floats(*q), floats(held, heads, keys, depth, seed=1)]
     inputs += [floats(held, heads, keys, columns, seed=2), counts]
     if new is not None:
         inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
     where = f" in slots {slots} of {count}" if slots else ""
+    where += f" at {pasts}" if pasts else ""
     what = f"{used} of {keys}{where}{'' if new is None else f' and {new}'} {name}".strip()
     return OpSample(
         "attention_with_kvcache", tuple(inputs), attributes(depth, **attrs), what, large=large
@@ -242,6 +248,23 @@ CASES = [
             ((2, 2, 1, 8), (1, 40), (39, 40), 2, (2, 2), 1, -1),
         )
     ),
+    *(
+        keep(cached(q, k, 8, used, new, slots=slots, count=3, pasts=pasts, right=0, left=left))
+        for keep in (lambda case: case, halved, in_q8_0, narrow)
+        for q, k, used, new, slots, pasts, left in (
+            ((1, 6, 1, 64), (2, 700), (333,), 40, (2,), (17,), -1),
+            ((3, 4, 1, 8), (2, 70), (0, 41, 70), 9, (0, 2, 1), (0, 3, 8), -1),
+            ((2, 2, 3, 7), (1, 41), (17, 41), 12, (1, 0), (5, -20), 9),
+            ((2, 2, 2, 8), (1, 300), (280, 300), None, (1, 7), (-30, 5), -1),
+            ((3, 2, 1, 8), (1, 40), (30, 30, 7), 3, (0, 1, 2), (2**31 - 1, -(2**31), 2), -1),
+            ((1, 6, 1, 64), (2, 700), (333,), 40, (), (17,), -1),
+            ((2, 2, 3, 7), (1, 41), (17, 41), 12, (), (5, -20), 9),
+        )
+    ),
+    with_layout(
+        cached((2, 6, 1, 8), (3, 19), 8, (4, 19), 5, slots=(2, 0), count=3, pasts=(3, 0), right=0),
+        (1, 1, 1, 1),
+    ),
     with_pending(
         cached((2, 4, 1, 8), (2, 300), 8, (127, 128), 1, slots=(1, 1), count=2, chunk=128, right=0)
     ),
@@ -309,6 +332,23 @@ ERRORS = [
     ),
     ErrorSample(
         lambda: _build(((2,), "int32"), slots=input("slots", (2,))), DTypeError, "int32 or int64"
+    ),
+    ErrorSample(lambda: _build(past_len=input("past", (3,), "int32")), ShapeError, "positions of"),
+    ErrorSample(lambda: _build(past_len=input("past", (), "int64")), DTypeError, "positions of"),
+    ErrorSample(
+        lambda: _build(past_len=input("past", (), "int32"), chunk=4),
+        ShapeError,
+        "an int with chunk",
+    ),
+    ErrorSample(
+        lambda: _build_pending(past_len=input("past", (), "int32")), ShapeError, "an int with chunk"
+    ),
+    ErrorSample(
+        lambda: ops.attention(
+            *(input(name, _Q) for name in "qkv"), past_len=input("past", (), "int32")
+        ),
+        ShapeError,
+        "require `kv_len`",
     ),
     ErrorSample(lambda: _build(chunk=0), ShapeError, "1 or more as chunk"),
     ErrorSample(
