@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import language
 import numpy as np
 import pytest
 from gguf_models import Tiny, write
+from language.convert import draft
 from test_cli import call
 from test_cli_run import data_of
 from test_devices import Show, plain_environment, show
@@ -83,6 +85,28 @@ def test_what_fits_is_reported_with_and_without_each_card(
     less = next(row["fits"] for row in rows.values() if row["kind"] == "without")
     assert "cpu" in [held["device"] for held in less["devices"]]
     assert less["decode_per_s"] < whole["decode_per_s"]
+
+
+def test_experts_on_the_cpu_and_recurrent_states_are_reported(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "golden.gguf"
+    path.write_bytes(draft(language.load("qwen3moe")).packed())
+    own = "--ctx-size", "64", "--topology", topology(tmp_path, {"memory_bytes": 240 << 10})
+    _, out, _ = call(capsys, "info", str(path), *own)
+    assert "the experts of 2 layers of card0 are on the CPU" in out and "note: " not in out
+    data = data_of(capsys, "info", str(path), *own)
+    (held,) = data["memory_fit"]["what_if"][0]["fits"]["devices"]
+    assert (held["device"], held["layers"], held["n_cpu_moe"]) == ("card0", 4, 2)
+    assert held["weight_bytes"] < data["parameter_bytes"] / 2
+    path.write_bytes(draft(language.load("lfm2moe")).packed())
+    data = data_of(capsys, "info", str(path), *own)
+    devices = data["memory_fit"]["what_if"][0]["fits"]["devices"]
+    heads, size = data["hyper"]["kv_heads"], data["hyper"]["key_length"]
+    keys_and_values = 2 * 4 * 64 * sum(heads) * size
+    states = data["recurrent"]["bytes_per_slot"]
+    assert 0 in heads and states > 0
+    assert sum(each["cache_bytes"] for each in devices) == keys_and_values + states
 
 
 def test_a_second_card_that_does_not_help_is_reported(

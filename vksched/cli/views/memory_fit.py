@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
     from ...planner.what_if import Outcome
 
-OWN_NOTES = ("auto: ", "passes: ")
-"""Prefixes of notes about the rest of a plan, which is small."""
+OWN_NOTES = ("auto: ", "passes: ", "override: ")
+"""Prefixes of notes about the rest of a plan, which is small, and about the placement of layers."""
 
 
 class MemoryFit:
