@@ -95,9 +95,10 @@ def losses(model: Any, x: Any, steps: Any, noise: Any) -> tuple[Any, Any]:
 
 
 def segments() -> list[DeviceSegment]:
-    """Return the segments on devices of all programs; no node may run in eager PyTorch."""
-    gc.collect()  # programs of earlier tests
-    special = [m for _, p in programs() for m in p.specialisations.values()]
+    """Return the segments on devices of the network; no node may run in eager PyTorch."""
+    gc.collect()  # networks of earlier tests
+    found = [p for frame, p in programs() if frame.label == "UNet"]
+    special = [m for p in found for m in p.specialisations.values()]
     assert special and all(m.unsupported == {} for m in special)
     return [step for m in special for step in m.steps if isinstance(step, DeviceSegment)]
 
