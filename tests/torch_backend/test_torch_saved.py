@@ -56,9 +56,10 @@ def compiled(fn: Any, scheduler: vs.Scheduler) -> Any:
 
 
 def special(kind: str) -> list[Specialisation]:
-    """Return the specialisations of programs of a kind."""
-    gc.collect()  # programs of earlier tests
-    return [s for _, p in programs() if p.info.kind == kind for s in p.specialisations.values()]
+    """Return the specialisations of the graphs of a kind of the network."""
+    gc.collect()  # networks of earlier tests
+    found = [p for frame, p in programs() if frame.label == "Net" and p.info.kind == kind]
+    return [each for p in found for each in p.specialisations.values()]
 
 
 def gradients(model: nn.Module, forward: Any, inputs: list[Any]) -> list[Any]:

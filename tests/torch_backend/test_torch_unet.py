@@ -95,15 +95,16 @@ def losses(model: Any, x: Any, steps: Any, noise: Any) -> tuple[Any, Any]:
 
 
 def segments() -> list[DeviceSegment]:
-    """Return the segments on devices of all programs; no node may run in eager PyTorch."""
-    gc.collect()  # programs of earlier tests
-    special = [m for _, p in programs() for m in p.specialisations.values()]
+    """Return the segments on devices of the network; no node may run in eager PyTorch."""
+    gc.collect()  # networks of earlier tests
+    found = [p for frame, p in programs() if frame.label == "UNet"]
+    special = [m for p in found for m in p.specialisations.values()]
     assert special and all(m.unsupported == {} for m in special)
     return [step for m in special for step in m.steps if isinstance(step, DeviceSegment)]
 
 
-def assert_equals_eager(eager: nn.Module, options: dict[str, Any]) -> None:
-    """Compare the results, the loss and all gradients of one step."""
+def assert_equals_eager(eager: nn.Module, options: dict[str, Any]) -> nn.Module:
+    """Compare the results, the loss and all gradients of one step; return the compiled network."""
     model = copy.deepcopy(eager)
     args = torch.randn(2, 3, 8, 8), torch.tensor([3, 500]), torch.randn(2, 3, 8, 8)
     wanted = losses(eager, *args)
@@ -111,11 +112,13 @@ def assert_equals_eager(eager: nn.Module, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
     for (name, a), b in zip(eager.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4, msg=name)
+    return model
 
 
 @pytest.mark.thorough
 def test_a_unet_equals_eager_pytorch(scheduler: vs.Scheduler) -> None:
-    assert_equals_eager(UNet(), {"scheduler": scheduler})
+    model = assert_equals_eager(UNet(), {"scheduler": scheduler})
+    assert isinstance(model, UNet)  # it is alive, and so are its graphs
     assert len(segments()) == 2  # forward and backward
 
 
@@ -125,7 +128,8 @@ def test_a_unet_is_placed_on_two_devices() -> None:
         pytest.skip("no Vulkan device")
     second = names[0]
     placement = {"down*": second, "middle*": second, "attention*": "cpu", "up*": "cpu"}
-    assert_equals_eager(UNet(), {"devices": ["cpu", second], "placement": placement})
+    model = assert_equals_eager(UNet(), {"devices": ["cpu", second], "placement": placement})
+    assert isinstance(model, UNet)  # it is alive, and so are its graphs
     forward, backward = [segment.compiled.plan for segment in segments()]
     for plan in (forward, backward):
         assert {plan.topology.devices[i].name for i in plan.working} == {"cpu", second}
