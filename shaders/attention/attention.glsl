@@ -51,7 +51,7 @@ uint count_parts() { return own_parts; }
 // Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
 ivec2 keys_of_part(uint batch, uint part) {
     const int query = first_query(batch);
-    const int used = cached_keys(batch);
+    const int used = query - past_len(batch); // 0 of new keys
     const int all = are_new != 0u ? int(keys) : used + int(new_keys);
     const int least = are_new != 0u ? 0 : first_cached(used);
     const int begin = clamp(query + first_visible, least, all);

@@ -3,8 +3,8 @@
 
 uint kv_len_at(uint batch) { return KV_LEN_AT + batch / heads * kv_len_stride; }
 
-// The slot of an example. slots: 0 without slots.
-uint named_slot(uint batch) { return uint(kv_len[kv_len_at(batch) + min(slots, 1u)]); }
+// The slot of an example; another number without slots, where `slots` is 0.
+uint named_slot(uint batch) { return uint(kv_len[kv_len_at(batch) + kv_len_stride / 2u]); }
 
 // An example with a slot outside of the cache has no cached keys.
 int cached_keys(uint batch) {
@@ -17,10 +17,12 @@ uint slot_of(uint batch) {
     return slots == 0u || ARE_NEW ? batch / heads : slot;
 }
 
-// The position of the first query behind the keys in use, if there is a further number; beyond any key if it is large.
+#ifndef HAS_POSITIONS
+#define HAS_POSITIONS (kv_len_stride > (slots == 0u ? 1u : 2u))
+#endif
+// The position of the first query behind the keys in use, if there is a last number for it; beyond any key if it is large.
 int past_len(uint batch) {
-    const uint before = 1u + min(slots, 1u);
-    return kv_len_stride <= before ? 0 : clamp(kv_len[kv_len_at(batch) + before], -0x20000000, 0x20000000);
+    return HAS_POSITIONS ? clamp(kv_len[kv_len_at(batch) + kv_len_stride - 1u], -0x20000000, 0x20000000) : 0;
 }
 
 // The first cached key that any query sees.

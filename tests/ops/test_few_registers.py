@@ -74,15 +74,26 @@ def test_operands_that_a_tile_would_transpose_have_no_cooperative_matrices() -> 
         assert any(name.startswith("coopmat") for name in names) == there
 
 
+def attention_of(columns: int, limits: Limits, precision: str = "float32") -> Call:
+    heads = TensorType((1, 16, 512, columns))
+    attrs = {"is_bshd": (0, 0, 0, 0), "past_len": 0, "left": -1, "right": 0, "scale": 0.125}
+    attrs |= {"softcap": 0.0, "fully_masked_is_nan": False, "precision": precision}
+    return Call((heads,) * 3, heads, Attrs(attrs), limits)
+
+
+@pytest.mark.parametrize(("columns", "is_narrow"), [(32, True), (64, False)])
+def test_narrow_heads_have_no_tall_tile_in_mixed(columns: int, is_narrow: bool) -> None:
+    names = variants_of(get_op("attention"), attention_of(columns, FEW, "mixed"))
+    assert "mixed 16" in names and ("mixed 32" in names) != is_narrow and "tiled 32" in names
+    assert "mixed 32" in variants_of(get_op("attention"), attention_of(columns, MANY, "mixed"))
+
+
 @pytest.mark.parametrize(
     ("columns", "variant", "lanes"),
     [(64, "tiled 16", 128), (64, "tiled 32", 256), (256, "tiled 16", 256)],
 )
 def test_attention_takes_more_lanes(columns: int, variant: str, lanes: int) -> None:
-    heads = TensorType((1, 16, 512, columns))
-    attrs = {"is_bshd": (0, 0, 0, 0), "past_len": 0, "left": -1, "right": 0, "scale": 0.125}
-    attrs |= {"softcap": 0.0, "fully_masked_is_nan": False}
-    call = Call((heads,) * 3, heads, Attrs(attrs), FEW)
+    call = attention_of(columns, FEW)
     names = variants_of(get_op("attention"), call)
     assert not any(name.startswith("coopmat") for name in names)
     found = constants_of("attention", call, variant)

@@ -222,7 +222,7 @@ def _dispatches(
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
         _fully_masked(call),
-        *((("CHUNK", chunk_of(call.attrs)),) if segment.kind.startswith(KVCACHE) else ()),
+        *(_kvcache_constants(call, shader) if segment.kind.startswith(KVCACHE) else ()),
         *_new_constants(segment),
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
@@ -251,6 +251,13 @@ def _dispatches(
                 barrier=True,
                 subgroup=coopmat.subgroup if coopmat else 0,
             )
+
+
+def _kvcache_constants(call: Call, shader: str) -> Iterator[tuple[str, int]]:
+    """Yield the constants of kernels with a key count."""
+    yield "CHUNK", chunk_of(call.attrs)
+    if not shader.startswith(("attention_tiled", COOPMAT)):  # those of CPU drivers
+        yield "POSITIONS", int(has_positions(call.attrs))
 
 
 def _push(call: Call, segment: _Segment, cut: Launch) -> Push:

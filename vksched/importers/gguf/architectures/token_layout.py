@@ -125,8 +125,8 @@ class SequenceLayout(Protocol):
         """Return the attention of a layer.
 
         q: (b, heads, n, d), k, v: (b, kv_heads, n, d), with rotary embedding -> (b, heads, n, d).
-        q may be (b, heads, 1, d), the query of the token `last`. v may be k. layer: that of k and v; several layers may share them. attention_mask: the
-        layer's mask.
+        q may be (b, heads, 1, d), the query of the token `last`. v may be k. layer: that of k and
+        v; several layers may share them. attention_mask: the layer's mask.
         """
 
     def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
