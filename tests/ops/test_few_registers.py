@@ -81,11 +81,11 @@ def attention_of(columns: int, limits: Limits, precision: str = "float32") -> Ca
     return Call((heads,) * 3, heads, Attrs(attrs), limits)
 
 
-@pytest.mark.parametrize(("columns", "is_narrow"), [(32, True), (64, False)])
-def test_narrow_heads_have_no_tall_tile_in_mixed(columns: int, is_narrow: bool) -> None:
-    names = variants_of(get_op("attention"), attention_of(columns, FEW, "mixed"))
-    assert "mixed 16" in names and ("mixed 32" in names) != is_narrow and "tiled 32" in names
-    assert "mixed 32" in variants_of(get_op("attention"), attention_of(columns, MANY, "mixed"))
+@pytest.mark.parametrize(("columns", "rows"), [(32, 2), (64, 4)])
+def test_narrow_heads_have_few_rows_of_an_invocation_in_mixed(columns: int, rows: int) -> None:
+    for tile in (16, 32):
+        found = constants_of("attention", attention_of(columns, FEW, "mixed"), f"mixed {tile}")
+        assert found["ROWS"] == tile and tile * 32 // found["LOCAL_X"] == rows
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,15 @@ def test_formats_with_long_scales_have_two_rows(name: str) -> None:
     for limits, two in ((FEW, name in ("q2_K", "q3_K", "q6_K", "mxfp4")), (MANY, False)):
         call = Call((rows[0], words), rows[1], Attrs({"format": name}), limits)
         assert variants_of(get_op("quantized_linear"), call)[0] == ("gemv 2" if two else "gemv 4")
+
+
+@pytest.mark.parametrize("weights", [1, 3])
+def test_merged_products_have_one_row_of_a_workgroup(weights: int) -> None:
+    words = TensorType((64, format_of("q4_K").row_words(256)), UINT32)
+    types = TensorType((4, 256)), *(words,) * weights
+    attrs = Attrs({"format": "q4_K", "normed": False, "gate": "", "eps": 0.0})
+    for limits, rows in ((FEW, 1), (MANY, 4)):
+        call = Call(types, TensorType((4, 64 * weights)), attrs, limits)
+        (dispatch,) = lower(get_op("merged_linear"), call).dispatches
+        assert dispatch.shader == "quant_gemv_merged_q4_k"
+        assert dict(dispatch.constants)["ROWS"] == rows

@@ -57,6 +57,8 @@ _OWN_SUMS = {"tiled": 20, "mixed": 16, "fp16acc": 8}
 """Maximum rows, and results, of an invocation with few registers, by kind of tiles: Intel's
 compiler spills beyond them.
 """
+_NARROW_ROWS = 2
+"""Maximum rows of an invocation in mixed if it has one column: 4 spilled 1 to 8 registers (lnl)."""
 _FETCHED = {"tiled": 2, "mixed": 0, "fp16acc": 0}
 """Results that take as many registers as what is fetched ahead, for each row of an invocation."""
 MASKED_BUFFERS, CACHED_BUFFERS = 5, 7
@@ -197,19 +199,18 @@ def tiled_lanes(kind: str, rows: int, columns: int, limits: Limits) -> int:
 
 
 def _spills(kind: str, rows: int, columns: int, limits: Limits) -> bool:
-    """Return True if sums do not fit into registers, even in the largest workgroup.
-
-    The tall tile of narrow heads in mixed spilled 2 registers on Intel's lnl (Mesa 25).
-    """
+    """Return True if sums do not fit into registers, even in the largest workgroup."""
     columns = columns_of_lane(kind, min(columns, MAX_COLUMNS))
     lanes = tiled_lanes(kind, rows, columns, limits)
-    is_narrow = kind == "mixed" and rows == TALL and columns == 1
-    return limits.few_registers and (is_narrow or not _fits_registers(kind, rows, columns, lanes))
+    return limits.few_registers and not _fits_registers(kind, rows, columns, lanes)
 
 
 def _fits_registers(kind: str, rows: int, columns: int, lanes: int) -> bool:
-    own = rows * LANES_ACROSS // lanes
-    return own <= _OWN_ROWS[kind] and own * (columns + _FETCHED[kind]) <= _OWN_SUMS[kind]
+    own, is_narrow = rows * LANES_ACROSS // lanes, kind == "mixed" and columns == 1
+    return (
+        own <= (_NARROW_ROWS if is_narrow else _OWN_ROWS[kind])
+        and own * (columns + _FETCHED[kind]) <= _OWN_SUMS[kind]
+    )
 
 
 def launch(call: Call, s: Sizes) -> Launch:

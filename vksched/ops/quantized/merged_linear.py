@@ -74,8 +74,10 @@ COLUMNS = 4 * GEMV_LOCAL[1]
 MERGED_BUFFERS = 7
 """Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
 LANES = math.prod(GEMV_LOCAL)
-MAX_MERGED_ROWS = 4
-"""Maximum rows of a workgroup in float32 or int8, by registers."""
+MAX_MERGED_ROWS = {False: 4, True: 1}
+"""Maximum rows of a workgroup in float32 or int8, by whether registers are few: on Intel's GPUs two
+rows with a norm spilled 2 to 4 registers, and four rows up to 145.
+"""
 
 
 def has_int8_kernel(limits: Limits, format: str, k: int) -> bool:
@@ -283,7 +285,8 @@ def _int8_bytes(k: int, rows: int) -> int:
 def _rows_at_a_time(call: Call, int8: bool) -> int:
     """Return the rows of a workgroup."""
     rows, limits = rows_of(call), call.limits
-    count = min(rows_at_a_time(rows, str(call.attrs["format"]), limits), MAX_MERGED_ROWS)
+    most = MAX_MERGED_ROWS[limits.few_registers]
+    count = min(rows_at_a_time(rows, str(call.attrs["format"]), limits), most)
     while int8 and count > 1 and _int8_bytes(call.inputs[0].shape[-1], count) > limits.shared_bytes:
         count //= 2
     return count
