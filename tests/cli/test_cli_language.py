@@ -68,6 +68,23 @@ def test_an_encoder_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "context: 64 tokens; learned positions\npooling: mean\n" in out
 
 
+@pytest.mark.parametrize("name", ["bloom", "mpt", "jais", "baichuan_13b"])
+def test_alibi_is_reported(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    convert.write(language.load(name), tmp_path / "model.gguf")
+    status, out, _ = call(capsys, "info", str(tmp_path / "model.gguf"))
+    assert status == 0 and " tokens; ALiBi, bias up to " in out and "rotary" not in out
+
+
+def test_a_list_of_architectures_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    key = "general.architecture"
+    head = Draft().with_key(key, ValueType.ARRAY, [1, 2], ValueType.UINT32).packed()
+    (tmp_path / "model.gguf").write_bytes(head)
+    status, out, err = call(capsys, "info", str(tmp_path / "model.gguf"))
+    assert (status, err) == (0, "") and "note: [gguf]" in out and key in out
+
+
 def test_an_unknown_architecture_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

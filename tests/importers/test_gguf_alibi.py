@@ -8,6 +8,7 @@ from pathlib import Path
 import language
 import numpy as np
 import pytest
+from conftest import vulkan_names
 from gguf_files import Draft, ValueType
 from language.convert import draft
 from test_gguf_golden import build_golden
@@ -16,8 +17,14 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import ModelFormatError
 from vksched.importers.gguf.architectures.alibi import PositionDigits, slopes
+from vksched.importers.gguf.architectures.token_layout import AttentionMask
 from vksched.importers.gguf.hparams.hparams import read_hyper
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ir.build_graph import build_graph
+from vksched.ir.precision import precision_of
+from vksched.ops.attention.attention_decode import decode_rows
+from vksched.passes.set_precision import set_precision
+from vksched.topology.limits import Limits
 
 pytestmark = pytest.mark.one_set
 
@@ -87,6 +94,36 @@ def test_rows_of_a_step_have_positions_of_their_own(tmp_path: Path) -> None:
             np.testing.assert_allclose(got, golden.wanted[starts + 2], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [64, 80, 96, 128])
+def test_widened_heads_have_the_kernel_of_single_queries(size: int) -> None:
+    digits = PositionDigits(8.0, 2048, vs.constant(np.arange(1, dtype=np.int32)))
+    q, k = digits.widened(vs.input("q", (1, 8, 1, size)), vs.input("k", (1, 8, 1, size)), 0.1)
+    gpu = Limits(max_invocations=1024, shared_bytes=49152, storage_buffers=16, memory_model=True)
+    assert q.shape == k.shape and decode_rows(gpu, 1, k.shape[3], size)
+
+
+def test_float16_sums_do_not_apply_to_digits() -> None:
+    """Scores grow with positions: float16 represents neither their differences nor the largest."""
+    positions = np.arange(2000, dtype=np.int32)
+    rng = np.random.default_rng(0)
+    q, k, v = (np.float32(rng.standard_normal((1, 4, 2000, 16))) for _ in range(3))
+    digits, scale = PositionDigits(8.0, 2000, vs.constant(positions)), 1 / 128
+    wide_q, wide_k = digits.widened(vs.constant(q), vs.constant(k), scale)
+    mask = AttentionMask(scale, has_digits=True)
+    out = mask.attend(wide_q[:, :, -20:], wide_k, vs.constant(v), past=1980)
+    graph, _ = build_graph(out)
+    graph = set_precision(graph, {node.id: "float16" for node in graph.nodes})
+    assert [precision_of(n.attrs) for n in graph.nodes if n.op == "attention"] == ["mixed"]
+    scores = scale * q[:, :, -20:].astype(float) @ k.astype(float).swapaxes(2, 3)
+    distances = positions[-20:, None] - positions
+    scores -= np.multiply.outer(slopes(4, 8.0), distances)[None]
+    weights = np.exp(scores) * (distances >= 0)
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    for name in ("cpu", *vulkan_names()):
+        with vs.Scheduler([name], precision="float16") as sched:
+            np.testing.assert_allclose(sched.compile(out)(), wanted, atol=5e-3)
+
+
 def test_the_larger_baichuan_has_alibi() -> None:
     small = draft(language.load("baichuan"))
     large = with_key(small, "baichuan.block_count", ValueType.UINT32, 40)
@@ -103,6 +140,7 @@ def test_the_larger_baichuan_has_alibi() -> None:
         ("jais", "max_alibi_bias", None, None, ("the key 'jais.attention.max_alibi_bias'",)),
         ("bloom", "max_alibi_bias", F, float("nan"), ("'bloom.attention.max_alibi_bias'", "nan")),
         ("baichuan_13b", "max_alibi_bias", ValueType.BOOL, True, ("over 0", "got True")),
+        ("bloom", "scale", F, 1e-4, ("'attention.scale'", "at least 0.0", "got 0.0001")),
         ("bloom", "head_count", ValueType.UINT32, 5, ("'blk.0.attn_qkv.weight' of shape",)),
     ],
 )

@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
 from fuzz import DRAWS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from selection import by_tier
 
@@ -23,6 +23,7 @@ from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check_device
+from vksched.testing.op_cases.op_sample import OpSample
 
 COUNT = int(os.environ.get("VKSCHED_DRAWS", by_tier(5, 20, 60)))
 SETTINGS = settings(
@@ -68,6 +69,19 @@ def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
     run()
     if op not in NUMPY_ONLY:
         assert all(ran[runner.device.name] for runner in runners), "no call ran on a device"
+
+
+@pytest.mark.parametrize("kind", ["has_positions", "chunk", "float32_sums", "pending rows"])
+def test_draws_of_cached_attention_have_all_operands(kind: str) -> None:
+    def has(case: OpSample) -> bool:
+        return len(case.inputs) > 6 if kind == "pending rows" else bool(case.attrs.get(kind))
+
+    op = "attention_with_kvcache"
+    find(
+        st.composite(lambda draw: DRAWS[op](draw))(),
+        has,
+        settings=settings(SETTINGS, max_examples=200),
+    )
 
 
 def test_every_op_has_draws() -> None:

@@ -105,6 +105,18 @@ def test_graphs_that_show_early_writes_are_refused(name: str) -> None:
         sched.compile(outputs, updates=updates)
 
 
+def test_equal_rows_may_have_constants_of_nan() -> None:
+    one = step()
+
+    def masked() -> vs.Tensor:
+        return vs.where(one.rows[0] > 0, one.rows[0], vs.constant(np.float32(np.nan)))
+
+    rows = vs.dynamic_update_slice(one.k, masked(), one.used, axis=2, slots=one.slots)
+    with vs.Scheduler(["cpu"]) as sched:
+        out = one.attend((masked(), one.rows[1]))
+        sched.compile(out, updates={**one.updates(), one.k: rows}).close()
+
+
 def record(name: str, value: NDArray) -> None:
     """Do nothing."""
 

@@ -5,7 +5,8 @@
 This pass runs before all others, which preserve the attribute when they replace an op. Only nodes
 with a float32 result and roundable operands (`Op.roundable_operands`) have a precision; ops of
 float16 operands accumulate in float32 in all modes. "int8" applies only to matmuls with quantized
-weights; others compute in float32. Complexity: O(nodes). Examples:
+weights; others compute in float32. "float16" applies as "mixed" to nodes with the attribute
+`float32_sums`. Complexity: O(nodes). Examples:
 tests/passes/test_set_precision.py.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Graph, Node
-from ..ir.precision import BYTES, SINGLE, precision_of, with_word
+from ..ir.precision import BYTES, HALF, MIXED, SINGLE, precision_of, with_word
 from ..ops.quantized.q8_activations import has_int8_activations
 
 
@@ -43,6 +44,8 @@ def _with_mode(graph: Graph, node: Node, mode: str) -> Node:
         return node
     if mode == BYTES and not _reads_int8(graph, node):
         mode = SINGLE
+    if mode == HALF and node.attrs.get("float32_sums"):
+        mode = MIXED
     return (
         node
         if precision_of(node.attrs) == mode

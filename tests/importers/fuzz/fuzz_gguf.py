@@ -55,7 +55,7 @@ def encoded(path: Path) -> object:
 def read(path: Path) -> str:
     """Read one file and all that is in it; returns how that ended."""
     import vksched as vs
-    from vksched.cli.views.gguf_info import describe_language_model
+    from vksched.cli.views.gguf_info import describe_language_model, is_projector
     from vksched.cli.views.projector_info import describe_projector
     from vksched.common.errors import ModelFormatError, ShapeError
 
@@ -65,6 +65,7 @@ def read(path: Path) -> str:
         if any(word in str(error) for word in NO_MEMORY):
             raise
         return f"refused {error}"[:300]
+    is_projector(model.file)  # type: ignore[union-attr]
     json.dumps(describe_language_model(model))  # type: ignore[arg-type]
     json.dumps(describe_projector(model.file))  # type: ignore[union-attr]
     for tensor in model.file.tensors.values():  # type: ignore[union-attr]

@@ -31,11 +31,11 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
         if pending:  # those of a slot must not overlap
             counts = np.arange(batch, dtype=np.int32) * pending + pick(st.integers(0, keys))
         used = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
-    has_positions = used.ndim > 0 and pick(st.booleans())
+    has_positions = not pending and used.ndim > 0 and pick(st.booleans())
     if has_positions:
         positions = [pick(st.integers(-20, 20)) for _ in range(batch)]
-        columns = used if used.ndim == 2 else used[:, None]
-        used = np.concatenate([columns, np.asarray(positions, np.int32)[:, None]], axis=1)
+        numbers = used if used.ndim == 2 else used[:, None]
+        used = np.concatenate([numbers, np.asarray(positions, np.int32)[:, None]], axis=1)
     inputs = [
         array(pick, "float32", (batch, shared * share, queries, depth)),
         array(pick, "float32", (held, shared, keys, depth)),
@@ -48,6 +48,8 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
+    if pick(st.booleans()):
+        attrs |= {"float32_sums": True}
     if has_positions:
         attrs |= {"has_positions": True}
     elif pick(st.booleans()):

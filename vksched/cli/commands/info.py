@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from ..options import inputs as feeds
 from ..options.policy_options import PlanningOptions, with_planning_options
 from ..options.topology_options import topology_of, topology_option
-from ..views.gguf_info import show_language_model
+from ..views.gguf_info import is_projector, show_language_model
 from ..views.model_info import _show, describe
 from ..views.projector_info import show_projector
 
@@ -58,11 +58,10 @@ def info(
     to use it.
     """
     from ...importers import is_gguf, load_gguf, load_onnx
-    from ...importers.gguf.vision.vision_hparams import ARCHITECTURE
 
     if is_gguf(model_file):
         used, model = _check_options(context), load_gguf(model_file)
-        if model.file.metadata.get("general.architecture") == ARCHITECTURE:
+        if is_projector(model.file):
             _reject(ctx, cache_type, "is for language models")
             show_projector(model.file, as_json, devices, topology_file)
             return

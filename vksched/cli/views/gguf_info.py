@@ -43,11 +43,12 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     from ...importers.gguf.architectures import architecture
     from ...importers.gguf.hparams.hparams import read_hyper
 
-    file, hyper, notes, positions = model.file, None, [], "rotary"
-    recurrent = None
+    file, hyper, recurrent = model.file, None, None
+    notes: list[str] = []
     try:
-        positions = _positions(architecture(model.architecture))
+        family: Family | None = architecture(model.architecture)
     except ModelFormatError as error:
+        family = None
         notes.append(str(error))
     try:
         hyper = asdict(read_hyper(file))
@@ -65,7 +66,7 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     return {
         **describe_file(file),
         "hyper": hyper,
-        "positions": positions,
+        "positions": _positions(family, hyper) if family else "rotary",
         "recurrent": recurrent,
         "tokenizer": {
             "model": _text(file, "tokenizer.ggml.model"),
@@ -91,11 +92,20 @@ def describe_file(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _positions(family: Family) -> str:
+def _positions(family: Family, hyper: Mapping[str, Any] | None) -> str:
     """Return the kind of positions that a family's layers have."""
     if family.learned_positions:
         return "learned"
+    if hyper is not None and hyper["alibi"]:
+        return "alibi"
     return "none" if family.unturned_every == 1 else "rotary"
+
+
+def is_projector(file: GgufFile) -> bool:
+    """Return True for a projector file (mmproj)."""
+    from ...importers.gguf.vision.vision_hparams import ARCHITECTURE
+
+    return _text(file, "general.architecture") == ARCHITECTURE
 
 
 def _text(file: GgufFile, key: str) -> str:
@@ -180,6 +190,7 @@ def _show_hyper(hyper: Mapping[str, Any], positions: str) -> None:
     scaled = f", {rope['scaling']} by {rope['factor']:g}" if rope["factor"] != 1 else ""
     rotary = f"rotary base {rope['base']:g}, {rope['dims']} dimensions{scaled}"
     texts = {"learned": "learned positions", "none": "no rotary embedding", "rotary": rotary}
+    texts["alibi"] = f"ALiBi, bias up to {hyper['alibi']:g}"
     text = f"; {texts[positions]}" if has_attention else ""
     echo(f"context: {hyper['context']:,} tokens{seen}{text}")
     if hyper["pooling"]:

@@ -19,7 +19,7 @@ from ...common.dtypes import (
     broadcast_shapes,
 )
 from ...common.errors import DTypeError, GraphError, ShapeError
-from ...ir.attr_domains import Domains, Flag, Float, Int, wholes
+from ...ir.attr_domains import Domains, Flag, Float, Int, Optional, wholes
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -47,6 +47,7 @@ ATTENTION: Domains = {
     **SCORES,
     "is_bshd": wholes(0, 1, 4),
     "fully_masked_is_nan": Flag(),
+    "float32_sums": Optional(Flag()),
 }
 
 
@@ -134,6 +135,7 @@ def attention(
     k_pending: TensorLike | None = None,
     v_pending: TensorLike | None = None,
     chunk: int | None = None,
+    float32_sums: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """Compute softmax(q k^T * scale) v for every head, as ONNX Attention; scores are never stored.
@@ -184,6 +186,8 @@ def attention(
     chunk : int, optional
         The cached keys are visible from the last multiple of `chunk` up to `kv_len` on; requires
         `kv_len`.
+    float32_sums : bool
+        The precision mode "float16" applies as "mixed", for scores that float16 does not represent.
 
     Returns
     -------
@@ -217,6 +221,7 @@ def attention(
             k_pending=k_pending,
             v_pending=v_pending,
             chunk=chunk,
+            float32_sums=float32_sums,
         )
         return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
@@ -246,6 +251,7 @@ def attention(
         "right": 0 if causal else right,
         "is_bshd": (int(layout == "BSHD"),) * 4,
         "fully_masked_is_nan": False,
+        **({"float32_sums": True} if float32_sums else {}),
     }
     if kv_len is not None:
         if mask is not None:
@@ -253,7 +259,8 @@ def attention(
         cached, appended = operands[:3], operands[3:]
         used = as_tensor(kv_len) if slots is None else with_slots("attention", kv_len, slots)
         if dynamic_past is not None:
-            used = with_positions("attention", used, dynamic_past, cached[0].shape[0])
+            examples = cached[0].shape[0] if cached[0].rank else 1
+            used = with_positions("attention", used, dynamic_past, examples)
             attrs["has_positions"] = True
         if chunk is not None:
             attrs["chunk"] = as_int("attention", "chunk", chunk)

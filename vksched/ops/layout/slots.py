@@ -42,6 +42,11 @@ def with_positions(op: str, counts: Tensor, positions: Tensor, examples: int) ->
     counts: (), (b,) or (b, 2). positions: (), or (b,) -> (b, 2) or (b, 3).
     """
     check_index_type(op, positions.type)
+    if counts.shape not in ((), (examples,), (examples, 2)):
+        raise ShapeError(
+            f"[{op}] expected the number of keys in use as one integer or ({examples},), got "
+            f"{counts.type}"
+        )
     if positions.dtype != counts.dtype or positions.shape not in ((), (examples,)):
         raise (ShapeError if positions.dtype == counts.dtype else DTypeError)(
             f"[{op}] expected positions of {counts.dtype}, one or ({examples},), got "

@@ -20,14 +20,17 @@ from functools import cached_property
 
 import numpy as np
 
+from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, constant
 from ....ops import abs, arange, cast, clip, concat, expand, reshape, zeros
 
 DIGIT = 128
+MAX_FACTOR = 65504.0
+"""The maximum factor of a digit: that of float16, to which queries may be rounded."""
 BLOCK = 32
 """The number of elements of a block of Q8_0."""
-ALIGNMENT = 4
-"""The number of added elements is a multiple of that; rows stay multiples of vec4."""
+ALIGNMENT = 8
+"""The number of added elements is a multiple of that, as the kernel of single queries needs."""
 
 
 def slopes(heads: int, max_bias: float) -> list[float]:
@@ -74,7 +77,14 @@ class PositionDigits:
         gap, used = -size % BLOCK, 2 + self.highs
         rest = -(gap + used) % ALIGNMENT
         factors = np.zeros((heads, gap + used + rest), np.float32)
-        own = np.array(slopes(heads, self.max_bias)) / scale
+        own = np.array(slopes(heads, self.max_bias))
+        least = DIGIT * own.max() / MAX_FACTOR
+        if not scale >= least:
+            raise ModelFormatError(
+                f"[gguf] key 'attention.scale': expected at least {least:.3g} with ALiBi, got "
+                f"{scale:.3g}"
+            )
+        own /= scale
         factors[:, gap + 1] = own
         factors[:, gap + 2 : gap + used] = DIGIT * own[:, None]
         row = constant(factors.reshape(1, heads, 1, -1))

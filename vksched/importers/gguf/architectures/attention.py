@@ -83,8 +83,10 @@ class Attention:
             q, k = widened(q, k, sinks, scale)
         if self.digits:
             q, k = self.digits.widened(q, k, scale)
+        has_digits = self.digits is not None
+        bias = 0.0 if has_digits else hyper.alibi
         attention_mask = AttentionMask(
-            scale, hyper.softcap, window, chunked, sink, 0.0 if self.digits else hyper.alibi
+            scale, hyper.softcap, window, chunked, sink, bias, has_digits
         )
         last = self._last(layer, x.shape[1])
         if last is not None and attention_mask.has_one_rule:

@@ -43,6 +43,7 @@ class AttentionMask:
     own; 0: all. chunked: the text is split into chunks of `window` tokens, and a token sees the
     keys of its own chunk up to itself. sink: queries and keys are extended for an attention sink by
     `attention_sinks.widened`. alibi: the maximum bias of ALiBi in an encoder; 0: none.
+    has_digits: keys have digits of their positions (`PositionDigits`), and scores exceed float16.
     """
 
     scale: float
@@ -51,6 +52,7 @@ class AttentionMask:
     chunked: bool = False
     sink: bool = False
     alibi: float = 0.0
+    has_digits: bool = False
 
     @property
     def has_one_rule(self) -> bool:
@@ -90,6 +92,7 @@ class AttentionMask:
             k_pending=None if pending is None else pending[0],
             v_pending=None if pending is None else pending[1],
             chunk=chunk,
+            float32_sums=self.has_digits,
         )
 
 

@@ -336,6 +336,11 @@ ERRORS = [
     ErrorSample(lambda: _build(past_len=input("past", (3,), "int32")), ShapeError, "positions of"),
     ErrorSample(lambda: _build(past_len=input("past", (), "int64")), DTypeError, "positions of"),
     ErrorSample(
+        lambda: _build(((3,), "int32"), past_len=input("past", (), "int32")),
+        ShapeError,
+        r"as one integer or \(2,\)",
+    ),
+    ErrorSample(
         lambda: _build(past_len=input("past", (), "int32"), chunk=4),
         ShapeError,
         "an int with chunk",
