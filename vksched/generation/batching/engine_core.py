@@ -151,14 +151,15 @@ class EngineCore:
         return [slot.status() for slot in self._scheduler.slots]
 
     def step(self) -> bool:
-        """Run one chunk of a prompt, or one decode step; return False if there is nothing to do.
+        """Run one chunk of a prompt, or one decode step; without requests, compile a step that a
+        lost device freed. Return False if there is nothing to do.
 
         An error of a step ends the requests that need it, and no others.
         """
         try:
             if self.runner.cache_version != self._cache_version:
                 raise StateLost("[engine] the KV cache was lost between two steps")
-            return self._steps.run()
+            return self._steps.run() or self.runner.prepare_ahead()
         except StateLost as error:
             self._restart(error)
         except Exception as error:
