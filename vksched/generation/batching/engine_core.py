@@ -109,11 +109,11 @@ class EngineCore:
         self._cache_version = runner.cache_version
         """The version of the cache that holds the prefixes."""
 
-    def submit(self, request: CompletionRequest) -> RequestState:
-        """Queue a request; see `InferenceEngine.submit`."""
+    def submit(self, request: CompletionRequest, is_reserved: bool = False) -> RequestState:
+        """Queue a request; see `InferenceEngine.submit`. is_reserved: it has a place."""
         check_request(request, self.runner.length, self.runner.vocabulary)
         state = RequestState(request, self._ends, self._clock(), self.wake.set)
-        self._scheduler.push(state, self._metrics.mean_answer_tokens)
+        self._scheduler.push(state, self._metrics.mean_answer_tokens, is_reserved)
         self.wake.set()
         return state
 
