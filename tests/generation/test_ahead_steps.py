@@ -14,6 +14,7 @@ from gguf_models import Tiny, write
 import vksched as vs
 from vksched.generation.batching.engine_core import EngineCore
 from vksched.generation.batching.token_stream import TokenStream
+from vksched.generation.compiled_steps import StepSize
 from vksched.generation.completion import CompletionRequest
 from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
@@ -151,12 +152,17 @@ def test_an_overflow_of_steps_ahead_is_that_of_a_step(
 
 
 def test_steps_ahead_are_compiled_again_after_a_loss(steps: SlotSteps) -> None:
-    """A decode step of one row does it, after all graphs that answers need."""
+    """An idle engine does it, graph by graph, after all graphs that answers need."""
     steps.forget()
     assert not steps.decodes_ahead
+    assert not steps.prepare_ahead(), "nothing uses the model"
     first = GREEDY.choose(steps.prefill(0, PROMPT, 0))
-    assert not steps.decodes_ahead
     expected = [first, *greedy(steps, 8)[1:]]
+    needed = set(steps.steps.runs)
+    core = EngineCore(steps)
+    while core.step():
+        assert len(needed) <= len(steps.steps.runs) <= len(needed) + 1 or steps.decodes_ahead
+        needed = set(steps.steps.runs)
     assert steps.decodes_ahead
     assert {steps._size(tokens) for tokens in steps.chunk_sizes} <= steps.steps.runs.keys()
     assert GREEDY.choose(steps.prefill(0, PROMPT, 0)) == first
@@ -181,9 +187,46 @@ def test_steps_ahead_without_memory_do_not_exist(
 
         monkeypatch.setattr(sched, "compile", refuse)
         steps._ahead.prepare(steps.steps.run(steps._size(1)))
-        assert not steps.decodes_ahead and not steps._ahead.is_due
+        assert not steps.decodes_ahead
+        steps.forget()
+        steps.prefill(0, PROMPT, 0)
+        assert not steps.prepare_ahead()
         assert GREEDY.choose(steps.prefill(0, PROMPT, 0)) == expected
         steps.close()
+
+
+def test_a_graph_without_memory_leaves_answers_alone(
+    steps: SlotSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was compiled for steps ahead after a loss; no request needs it."""
+    compiled, refused = steps.steps._compiled, list[StepSize]()
+    core = EngineCore(steps)
+    request = CompletionRequest(PROMPT, 6, GREEDY, ends=frozenset())
+
+    def refuse(size: StepSize) -> object:
+        if size.tokens == 32:
+            refused.append(size)
+            raise vs.OutOfMemory("[plan] no memory for a step of 32 tokens")
+        return compiled(size)
+
+    def answer() -> list[int]:
+        stream = TokenStream(core.submit(request), core, core.step)
+        return [output.token for output in stream]
+
+    if not steps.decodes_ahead:
+        steps._ahead.prepare(steps.steps.run(steps._size(1)))
+    expected = answer()
+    monkeypatch.setattr(steps.steps, "_compiled", refuse)
+    steps.forget()
+    assert answer() == expected and not refused
+    while core.step():
+        pass
+    assert len(refused) == 1 and not steps.decodes_ahead and not core.step()
+    version = steps.cache_version
+    assert answer() == expected and steps.cache_version == version
+    monkeypatch.undo()
+    steps._ahead.prepare(steps.steps.run(steps._size(1)))
+    assert steps.decodes_ahead, "later tests need them"
 
 
 def test_steps_ahead_are_off_without_prepare_and_on_cpus(model: LanguageModel) -> None:
@@ -192,6 +235,9 @@ def test_steps_ahead_are_off_without_prepare_and_on_cpus(model: LanguageModel) -
         steps.steps.decide()
         steps._ahead.prepare(steps.steps.run(steps._size(1)))
         assert not steps.decodes_ahead, "a CPU driver needs the cores of the host"
+        steps.forget()
+        steps.prefill(0, PROMPT, 0)
+        assert not steps.prepare_ahead(), "they were never compiled"
         steps.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import language
@@ -23,6 +24,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from vksched.importers.gguf.model import LanguageModel
+from vksched.importers.gguf.vision import pixels as of_pixels
 from vksched.importers.gguf.vision.vision_model import VisionModel
 
 pytestmark = pytest.mark.one_set
@@ -309,3 +311,31 @@ def test_a_picture_that_decodes_slowly_is_refused(golden: vision.VisionGolden) -
         model.pixels(progressive(512, 150_000), max_seconds=0.05)
     few = progressive(512, 3000)
     assert np.array_equal(model.pixels(few, max_seconds=60), model.pixels(few))
+
+
+def test_webp_files_decode_at_once(
+    golden: vision.VisionGolden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pixels are bounded before, and their time is checked after."""
+    pillow = pytest.importorskip("PIL.Image")
+    webp = pytest.importorskip("PIL.WebPImagePlugin")
+    model, out = loaded(projector(golden)), io.BytesIO()
+    pillow.fromarray(np.zeros((60, 70, 3), np.uint8)).save(out, "webp", lossless=True)
+    data = out.getvalue()
+    fitting_s = 60 * 70 / of_pixels.WEBP_PIXELS
+    with pytest.raises(ModelFormatError, match="1 to 4199 pixels, got 70 x 60; try it as PNG"):
+        model.pixels(data, max_seconds=fitting_s - 0.5 / of_pixels.WEBP_PIXELS)
+    with pytest.raises(ModelFormatError, match="of 1 to 100 pixels, got 70 x 60$"):
+        model.pixels(data, 100, max_seconds=60)
+    found, now_s = model.pixels(data), [0.0]
+    monkeypatch.setattr(of_pixels, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert np.array_equal(model.pixels(data, max_seconds=2), found)
+    load = webp.WebPImageFile.load
+
+    def load_slowly(image: object) -> object:
+        now_s[0] = 3.0
+        return load(image)
+
+    monkeypatch.setattr(webp.WebPImageFile, "load", load_slowly)
+    with pytest.raises(ModelFormatError, match="decoded within 2 s, got one that takes longer"):
+        model.pixels(data, max_seconds=2)

@@ -19,7 +19,7 @@ from vksched.serve import interrupts as of_serve
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes get signals here")
 
 SERVER = """
-import builtins, ctypes, os, sys, threading
+import builtins, ctypes, os, signal, sys, threading
 from vksched.serve import interrupts as of_serve
 from vksched.serve.http_server import Listener
 from vksched.serve.interrupts import Interrupts
@@ -49,6 +49,7 @@ async def app(scope, receive, send):
     {end}
     await send({{"type": "lifespan.shutdown.complete"}})
 
+{before}
 with Listener("127.0.0.1", 0) as listener, Interrupts({limit_s}, until_exit=True) as interrupts:
     def on_start():
         print("serves", flush=True)
@@ -58,6 +59,7 @@ with Listener("127.0.0.1", 0) as listener, Interrupts({limit_s}, until_exit=True
 print("ended")
 """
 NEVER = "threading.Event().wait()"
+BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
 
 
 @contextmanager
@@ -66,12 +68,15 @@ def server(
     end: str = "pass",
     then: str = "pass",
     begin: str = "pass",
+    before: str = "pass",
     last_s: float = of_serve.LAST_S,
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a server. begin, end: what its application does once it serves, and at the end; then:
-    what follows.
+    what follows; before: what it does first.
     """
-    text = SERVER.format(limit_s=limit_s, end=end, then=then, begin=begin, last_s=last_s)
+    text = SERVER.format(
+        limit_s=limit_s, end=end, then=then, begin=begin, before=before, last_s=last_s
+    )
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", text]
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -125,6 +130,53 @@ def test_the_end_of_the_interpreter_has_a_time_limit() -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[0] == "ending\nended\n"
     assert process.returncode == -signal.SIGALRM
+
+
+@pytest.mark.parametrize("how", ["signal.signal(signal.SIGALRM, signal.SIG_IGN)", BLOCK])
+def test_an_alarm_that_was_ignored_or_blocked_ends_the_process(how: str) -> None:
+    """A parent may have done it: both are inherited."""
+    hang = "builtins.last = AtExit()"
+    with server(0.5, then=hang, last_s=0.1, before=how) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGALRM
+
+
+def test_the_timer_of_an_application_goes_on() -> None:
+    """Its default action is to end the process, too."""
+    timer = "signal.setitimer(signal.ITIMER_REAL, 500)"
+    left = "print(300 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500)"
+    with server(60, then=left, before=timer) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[0] == "ending\nTrue\nended\n"
+
+
+@pytest.mark.parametrize("how", ["signal.signal(signal.SIGALRM, signal.SIG_IGN)", BLOCK])
+def test_a_context_without_signals_changes_nothing(how: str) -> None:
+    """The file of an application that gets bytes of signals may be closed meanwhile, too."""
+    text = f"""
+import signal, socket, threading, time
+from vksched.serve.interrupts import Interrupts
+
+first, second = socket.socketpair()
+second.setblocking(False)
+signal.set_wakeup_fd(second.fileno())
+{how}
+def state():
+    alarm = signal.getsignal(signal.SIGALRM), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    return alarm, signal.getsignal(signal.SIGINT)
+before = state()
+with Interrupts(until_exit=True):
+    assert state() != before
+assert state() == before and signal.set_wakeup_fd(-1) == second.fileno()
+signal.set_wakeup_fd(second.fileno())
+with Interrupts():
+    second.close()
+assert signal.set_wakeup_fd(-1) == -1
+while any(each.name == "vksched-interrupts" for each in threading.enumerate()):
+    time.sleep(0.01)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_message_that_nobody_reads_delays_nothing() -> None:

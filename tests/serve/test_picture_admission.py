@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +18,13 @@ from vision.chats import chat_model, encoder, picture
 
 import vksched as vs
 from vksched.common.errors import QueueFull
+from vksched.generation.batching.reservations import Reservation, Reservations
+from vksched.generation.conversation.picture_parts import source_size
 from vksched.serve.api_error import ApiError
+from vksched.serve.generation_job import GenerationJob
 from vksched.serve.limits import ServerLimits
-from vksched.serve.picture_admission import PictureAdmission
+from vksched.serve.picture_admission import PictureAdmission, PicturePlace
+from vksched.serve.schemas.chat import ChatRequest
 from vksched.serve.server_state import ServerState
 
 pytestmark = pytest.mark.one_set
@@ -26,34 +33,38 @@ pytestmark = pytest.mark.one_set
 class Engine:
     """An engine with some places in its queue."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, room: int = 9) -> None:
+        about = (lambda: room), lambda: QueueFull("[engine] full", 3.0)
+        self.reservations = Reservations(*about)
 
-    def queue_full(self) -> QueueFull:
-        return QueueFull("[engine] full", 3.0)
-
-
-def enter(admission: PictureAdmission, room: int, count: int = 1, size: int = 0) -> Any:
-    return admission.enter(Engine(room), count, size)  # type: ignore[arg-type]
+    def reserve(self, count: int) -> Reservation:
+        return self.reservations.reserve(count)
 
 
-def test_places_of_the_queue_are_taken_until_the_engine_has_the_request() -> None:
-    admission = PictureAdmission(100)
-    first = enter(admission, 3, 2)
+def enter(admission: PictureAdmission, engine: Engine, count: int = 1, size: int = 0) -> Any:
+    return admission.enter(engine, count, size)  # type: ignore[arg-type]
+
+
+def test_places_of_the_queue_are_those_of_the_request_until_it_leaves() -> None:
+    admission, engine = PictureAdmission(100), Engine(3)
+    first = enter(admission, engine, 2)
     with pytest.raises(QueueFull):
-        enter(admission, 3, 2)
-    second = enter(admission, 3)
-    admission.check_queue(Engine(5), 2)  # type: ignore[arg-type]
-    with pytest.raises(QueueFull):
-        admission.check_queue(Engine(4), 2)  # type: ignore[arg-type]
-    first.release_queue()
+        enter(admission, engine, 2)
+    second = enter(admission, engine)
+    assert engine.reservations.room == 0
     second.leave()
-    admission.check_queue(Engine(0), 2)  # type: ignore[arg-type] # the engine itself refuses it
+    with pytest.raises(ApiError):
+        enter(admission, engine, size=101)
+    gc.collect()
+    assert engine.reservations.room == 1
+    del first
+    gc.collect()
+    assert engine.reservations.room == 3
 
 
 def test_bytes_of_all_requests_are_bounded() -> None:
-    admission = PictureAdmission(100)
-    first, second = enter(admission, 9, size=40), enter(admission, 9, size=30)
+    admission, engine = PictureAdmission(100), Engine()
+    first, second = enter(admission, engine, size=40), enter(admission, engine, size=30)
     with pytest.raises(ApiError) as caught:
         second.add(31)
     assert caught.value.status == 429 and caught.value.retry_after_s == 1
@@ -64,12 +75,12 @@ def test_bytes_of_all_requests_are_bounded() -> None:
         first.add(81)
     assert caught.value.status == 413 and caught.value.code == "pictures_too_large"
     with pytest.raises(ApiError):
-        enter(admission, 9, size=20)
+        enter(admission, engine, size=20)
     second.leave()
     with pytest.raises(ApiError, match="the client left"):
         second.add(1)
     first.leave()
-    dropped = enter(admission, 9, size=70)
+    dropped = enter(admission, engine, size=70)
     assert admission.used_bytes == 70
     del dropped
     gc.collect()
@@ -117,7 +128,7 @@ def test_a_full_queue_refuses_pictures_before_they_are_read(
         first = pool.submit(ask, client, link(picture(3)))
         wait_until(lambda: held.calls == 1)
         second = pool.submit(ask, client, link(picture(4)))
-        wait_until(lambda: len(server.admission._queued) == 2)
+        wait_until(lambda: server.service.engine.room == 0)
         try:
             used = server.admission.used_bytes
             assert used > 1000
@@ -133,6 +144,135 @@ def test_a_full_queue_refuses_pictures_before_they_are_read(
         assert first.result().status_code == second.result().status_code == 200
     wait_until(lambda: not server.admission.used_bytes)
     assert client.post("/v1/chat/completions", json=text).status_code == 200
+
+
+def posted(port: int, *parts: object) -> socket.socket:
+    """Return a connection that has sent a request."""
+    body = json.dumps({"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 2})
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
+    sender = socket.create_connection(("127.0.0.1", port))
+    sender.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    return sender
+
+
+@pytest.mark.parametrize(("method", "calls"), [("open", 2), ("encode", 1)])
+def test_clients_that_leave_free_their_places_at_once(
+    state: tuple[Client, ServerState], monkeypatch: pytest.MonkeyPatch, method: str, calls: int
+) -> None:
+    """Nothing is decoded or encoded for them after the pictures that are being read."""
+    client, server = state
+    pictures = server.service.pictures
+    held = Held(getattr(pictures, method))
+    monkeypatch.setattr(pictures, method, held)
+    parts = [link(picture(10)), link(picture(11))]
+    senders = [posted(client.port, *parts) for _ in range(2)]
+    try:
+        wait_until(lambda: server.service.engine.room == 0 and held.calls == calls)
+        for each in senders:
+            each.close()
+        wait_until(lambda: server.service.engine.room == 2 and not server.admission.used_bytes)
+        text = client.post("/v1/chat/completions", json=chat("he", max_tokens=2))
+        assert text.status_code == 200
+    finally:
+        held.may.set()
+    wait_until(lambda: not server.picture_worker._waiting + server.picture_readers._waiting)
+    assert held.calls == calls
+
+
+def test_a_text_does_not_take_the_place_of_pictures(
+    state: tuple[Client, ServerState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request was there first, and waited for a thread."""
+    client, server = state
+    start = GenerationJob.start
+    begin, encode = Held(start), Held(server.service.encode_picture)
+
+    def start_later(job: GenerationJob, *about: Any) -> object:
+        return start(job, *about) if about[2] else begin(job, *about)
+
+    monkeypatch.setattr(GenerationJob, "start", start_later)
+    monkeypatch.setattr(server.service, "encode_picture", encode)
+    others = server.service.engine.reserve(1)
+    with ThreadPoolExecutor(2) as pool:
+        text = pool.submit(client.post, "/v1/chat/completions", json=chat("he", max_tokens=2))
+        wait_until(lambda: begin.calls == 1)
+        admitted = pool.submit(ask, client, link(picture(3)))
+        wait_until(lambda: encode.calls == 1)
+        begin.may.set()
+        assert text.result().status_code == 429
+        encode.may.set()
+        assert admitted.result().status_code == 200
+    others.release()
+
+
+def test_urls_and_pixels_are_dropped_before_their_bytes_are(
+    state: tuple[Client, ServerState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = state
+    pictures, add = server.service.pictures, PicturePlace.add
+    open_ = pictures.open  # type: ignore[union-attr]
+    opened, found = list[weakref.ref[object]](), list[tuple[int, int]]()
+
+    def open_picture(*about: Any) -> object:
+        result = open_(*about)
+        opened.append(weakref.ref(result))
+        return result
+
+    def note(place: PicturePlace, size: int) -> None:
+        if size < 0:
+            bodies = [each for each in gc.get_objects() if isinstance(each, ChatRequest)]
+            urls = sum(source_size(body.messages) for body in bodies)
+            found.append((urls, sum(each() is not None for each in opened)))
+        add(place, size)
+
+    monkeypatch.setattr(pictures, "open", open_picture)
+    monkeypatch.setattr(PicturePlace, "add", note)
+    assert ask(client, link(picture(20)), link(picture(21))).status_code == 200
+    assert found == [(0, 2), (0, 1), (0, 0)]
+
+
+def test_wrong_fields_are_found_before_pictures_are_decoded(
+    state: tuple[Client, ServerState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = state
+    held = Held(server.service.pictures.open)  # type: ignore[union-attr]
+    monkeypatch.setattr(server.service.pictures, "open", held)
+    tool = {"type": "function", "function": {"name": "f"}}
+    for param, more in (
+        ("n", {"n": 1000}),
+        ("tools", {"tools": [tool], "tool_choice": "required"}),
+        ("grammar", {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}),
+        ("max_tokens", {"max_completion_tokens": 4}),
+        ("logit_bias", {"logit_bias": {"99999999": 1}}),
+        ("reasoning_effort", {"reasoning_effort": "low"}),
+    ):
+        refused = ask(client, link(picture(3)), **more)
+        assert refused.status_code == 400 and param in (error_of(refused)["param"] or "")
+    assert not held.calls and server.service.engine.room == 2
+    assert not server.admission.used_bytes
+
+
+def test_a_closed_application_encodes_no_further_pictures() -> None:
+    pytest.importorskip("PIL.Image", reason="pictures need the extra 'vision'")
+    golden, vision = encoder()
+    with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(2) as pool:
+        app = vs.serve.app(chat_model(golden), sched, slots=1, projector=vision)
+        with running(app) as port:
+            server: ServerState = app.state.server
+            pictures = server.service.pictures
+            assert pictures is not None
+            held = Held(pictures.encode)
+            pictures.encode = held  # type: ignore[method-assign]
+            cut = pool.submit(ask, Client(port), link(picture(3)), link(picture(4)))
+            wait_until(lambda: held.calls == 1)
+            closing = pool.submit(app.close)  # type: ignore[attr-defined]
+            wait_until(lambda: server.service._is_closed)
+            held.may.set()
+            closing.result()
+            refused = cut.result()
+            assert (refused.status_code, error_of(refused)["code"]) == (503, "server_closed")
+            assert held.calls == 1 and not pictures._runs and not pictures._known
+            wait_until(lambda: not server.admission.used_bytes)
 
 
 def test_pictures_have_bytes_until_the_answer_ends(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 
 from vksched.serve.api_error import ApiError
-from vksched.serve.workers import Workers
+from vksched.serve.workers import PICTURES, Workers
 
 
 class Gate:
@@ -105,6 +107,69 @@ def test_waiting_calls_are_bounded(gate: Gate) -> None:
         await asyncio.gather(*calls)
         assert await workers.call(str, 5) == "5"
         workers.close()
+
+    asyncio.run(run())
+
+
+def test_calls_that_were_left_wait_no_more(gate: Gate) -> None:
+    """They keep neither a place nor the memory of their arguments."""
+
+    class Picture:
+        pass
+
+    async def run() -> None:
+        workers, picture = Workers(1, None, waiting=1), Picture()
+        first = asyncio.ensure_future(workers.call(gate, "first"))
+        await reached(gate.begun)
+        for _ in range(3):
+            left = asyncio.ensure_future(workers.call(str, picture))
+            await asyncio.sleep(0)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        known = weakref.ref(picture)
+        del picture, left
+        await asyncio.sleep(0.01)  # the event loop drops its last step
+        gc.collect()
+        assert known() is None
+        gate.may_end.set()
+        assert await workers.call(str, 5) == "5" and await first == "first"
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_callers_may_bound_the_queue_themselves(gate: Gate) -> None:
+    async def run() -> None:
+        workers = Workers(1, 0.1, None, PICTURES)
+        calls = [asyncio.ensure_future(workers.call(gate, "")) for _ in range(100)]
+        await reached(gate.begun)
+        with pytest.raises(ApiError, match="expected the pictures to be read within 0.1 s") as late:
+            await calls[0]
+        assert "fewer or smaller ones" in late.value.message
+        gate.may_end.set()
+        for call in calls[1:]:  # they waited too long, but none was refused at once
+            with pytest.raises(ApiError, match="too many requests"):
+                await call
+        assert gate.calls == 1
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_calls_of_a_closed_server_say_it(gate: Gate) -> None:
+    """Those in its queue, too: only the call that runs ends."""
+
+    async def run() -> None:
+        workers = Workers(1, None)
+        first, second = (asyncio.ensure_future(workers.call(gate, "")) for _ in range(2))
+        await reached(gate.begun)
+        workers.close()
+        gate.may_end.set()
+        for closed in (second, asyncio.ensure_future(workers.call(gate, ""))):
+            with pytest.raises(ApiError) as refused:
+                await closed
+            assert (refused.value.status, refused.value.code) == (503, "server_closed")
+        assert await first == "" and gate.calls == 1
 
     asyncio.run(run())
 

@@ -194,6 +194,9 @@ class SimulatedSteps:
                     self.rows[slot][at + 1] = mix(token, at + 1, self.rows[slot][at], -1)
                 break
 
+    def prepare_ahead(self) -> bool:
+        return False
+
     def verify(self, slot: int, ids: Sequence[int], start: int, *, shift: int = 0) -> Logits:
         self._check(slot, ids, start)
         assert len(ids) in self.verify_sizes

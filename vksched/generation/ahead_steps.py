@@ -49,21 +49,17 @@ class AheadSteps:
         self._is_wanted = is_wanted
         self._token: Tensor | None = None
         self._run: CompiledGraph | None = None
-        self._is_prepared = self._was_prepared = False
+        self.is_due = False
+        """True if the steps were compiled and freed, so that they should be compiled again."""
 
     @property
     def is_ready(self) -> bool:
         """True if the steps are compiled, and can be submitted ahead."""
         return self._run is not None
 
-    @property
-    def is_due(self) -> bool:
-        """True if `prepare` must follow, because the steps that it prepared were freed."""
-        return self._was_prepared and not self._is_prepared
-
     def prepare(self, decode: CompiledGraph) -> None:
         """Compile the steps, if steps as `decode` can be submitted ahead, and there is memory."""
-        self._is_prepared = self._was_prepared = True
+        self.is_due = False
         try:
             self._prepare(decode)
         except OutOfMemory:
@@ -116,8 +112,8 @@ class AheadSteps:
         return last
 
     def forget(self) -> None:
-        """Free the steps; they are due again if they were prepared."""
-        self._is_prepared = False
+        """Free the steps; they are due if they were compiled."""
+        self.is_due = self.is_due or self.is_ready
         self._free()
 
     def _free(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .batching.reservations import Reservation
 from .pictures.prompt_pictures import EncodedPicture
 from .sampling import Sampling
 
@@ -134,8 +135,15 @@ class InferenceEngine(Protocol):
     def length(self) -> int:
         """The maximum number of tokens of a prompt and its answer together."""
 
-    def submit(self, request: CompletionRequest) -> CompletionStream:
+    def submit(
+        self, request: CompletionRequest, reservation: Reservation | None = None
+    ) -> CompletionStream:
         """Queue a request.
+
+        Parameters
+        ----------
+        reservation
+            Places of `reserve`, one of which the request takes: the queue does not refuse it.
 
         Raises
         ------
@@ -143,6 +151,15 @@ class InferenceEngine(Protocol):
             The prompt is empty or longer than `length`.
         QueueFull
             The queue is full; try again after its `retry_after_s`.
+        """
+
+    def reserve(self, count: int) -> Reservation:
+        """Return `count` places in the queue, for requests that are submitted later.
+
+        Raises
+        ------
+        QueueFull
+            The queue has fewer places; try again after its `retry_after_s`.
         """
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import ShapeError
+from ..common.errors import OutOfMemory, ShapeError, StateLost
 from .ahead_steps import AheadSteps
 from .compiled_steps import CompilingScheduler, StepSize
 from .equal_rows import cached_attention_variants
@@ -180,8 +180,6 @@ class SlotSteps(PromptSteps):
         result = out[0] if len(out) == 1 else np.concatenate(out)
         self._check_finite(result)
         self._is_cache_checked = True
-        if len(slots) == 1 and self._ahead.is_due:
-            self._prepare_ahead()
         return result
 
     @property
@@ -265,13 +263,35 @@ class SlotSteps(PromptSteps):
             self._times.measure(rows, time.perf_counter() - began)
         self._ahead.prepare(self.steps.run(self._size(1)))  # last, as others need memory first
 
-    def _prepare_ahead(self) -> None:
-        """Compile the steps ahead again, after the steps of answers, which need memory first."""
-        for tokens in self.chunk_sizes:
-            self.steps.run(self._size(tokens))
-        for rows in self.row_counts:
-            self.steps.run(self._size(1, rows))
-        self._ahead.prepare(self.steps.run(self._size(1)))
+    def prepare_ahead(self) -> bool:
+        """Compile one graph of those before the steps ahead, or the steps themselves, if they were
+        lost; see `StepRunner.prepare_ahead`.
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
+        """
+        if not self._ahead.is_due or not self.steps.runs:
+            return False
+        try:
+            self._prepare_next()
+        except OutOfMemory:
+            self._ahead.is_due = False  # they are optional, and answers may need no other graph
+        except StateLost:
+            self.forget()
+            raise
+        return True
+
+    def _prepare_next(self) -> None:
+        """Compile the first missing graph: answers need memory before the steps ahead."""
+        wanted = [self._size(tokens) for tokens in self.chunk_sizes]
+        wanted += [self._size(1, rows) for rows in self.row_counts]
+        missing = [size for size in wanted if size not in self.steps.runs]
+        if missing:
+            self.steps.run(missing[0])
+        else:
+            self._ahead.prepare(self.steps.run(self._size(1)))
 
     def prepare_verify(self) -> None:
         """Compile the verify graphs."""

@@ -105,7 +105,19 @@ class StepRunner(Protocol):
     @property
     def decodes_ahead(self) -> bool:
         """True if `decode_ahead` exists: `prepare` compiles its steps if the device has work then
-        while the host chooses a token. After `StateLost`, a decode step of one row does.
+        while the host chooses a token. After `StateLost`, `prepare_ahead` does.
+        """
+
+    def prepare_ahead(self) -> bool:
+        """Compile a part of the steps of `decode_ahead` again, if `StateLost` freed them; return
+        False if there is nothing to compile. An engine calls it while it has no requests.
+
+        Without memory for them, they do not exist.
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
         """
 
     def decode_ahead(

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ..common.errors import GrammarError
 from ..generation.completion import CompletionStream, TokenOutput
-from .api_error import ApiError
+from .api_error import server_closed
 from .text_assembler import Piece
 
 AnyPiece = TypeVar("AnyPiece", bound=Piece)
@@ -99,13 +99,7 @@ class AnswerStreams(Generic[AnyPiece]):
                 if assembler.is_stopped:
                     return
             if stream.finish_reason == "closed":  # by the engine, or for a client that left
-                raise ApiError(
-                    "[serve] expected an engine that runs until the answer ends, got a closed one; "
-                    "try the request again",
-                    status=503,
-                    code="server_closed",
-                    retry_after_s=5,
-                )
+                raise server_closed()
             self._put((index, assembler.end(stream.finish_reason)))
         except Exception as error:
             if isinstance(error, GrammarError) and error.field is None:

@@ -84,6 +84,22 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, {**self.headers(), **headers})
 
 
+def server_closed() -> ApiError:
+    """Return the error of a request that the end of the server cuts."""
+    return ApiError(
+        "[serve] expected an engine that runs until the answer ends, got a closed one; try the "
+        "request again",
+        status=503,
+        code="server_closed",
+        retry_after_s=5,
+    )
+
+
+def client_left() -> ApiError:
+    """Return the error that ends the work for a client that left."""
+    return ApiError("[serve] the client left", status=499)
+
+
 def api_error_of(error: BaseException) -> ApiError:
     """Return the error that a client receives for an exception. Texts of unexpected exceptions,
     which may hold internal names or another request's data, are not sent.

@@ -15,10 +15,24 @@ from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
 from .reasoning_constraint import ReasoningConstraint, ReasoningEnd
+from .sampling_of import sampling_of
 from .schemas.chat import ChatRequest, NamedChoice
 from .tool_grammar import tool_constraint
 
 Tools = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ChatFields:
+    """What the fields of a chat request say, without its messages. grammar: compiles the constraint
+    of answers; None without one.
+    """
+
+    tools: Tools | None
+    call_format: CallFormat | None
+    variables: dict[str, Any]
+    grammar: Compile | None
+    max_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -29,10 +43,8 @@ class ChatJob:
     parsers: Sequence[MessageParser]
 
 
-def chat_job(
-    body: ChatRequest, service: ModelService, cache_key: str, limits: ServerLimits
-) -> ChatJob:
-    """Return the requests of a chat request.
+def chat_fields(body: ChatRequest, service: ModelService, limits: ServerLimits) -> ChatFields:
+    """Return the fields of a chat request, which are checked before its pictures are decoded.
 
     Raises
     ------
@@ -40,9 +52,10 @@ def chat_job(
         A field has a wrong value, or cannot be honoured; `param` names it.
     """
     service.engine  # noqa: B018 - an error now if the model generates no text
-    for at, message in enumerate(body.messages):  # an early error, before the template is rendered
-        if isinstance(content := message.get("content"), str):
-            service.check_size(content, f"messages[{at}].content")
+    if (body.n or 1) > limits.choices:
+        raise ApiError(
+            f"[n] expected at most {limits.choices} answers per request, got {body.n}", "n"
+        )
     source = service.model.chat_template.source
     tools, call_format = tools_of(body), call_format_of(source)
     if tools and call_format is None:
@@ -51,16 +64,40 @@ def chat_job(
             "is unknown; try a model of another family",
             "tools",
         )
+    sampling_of(body, service.vocabulary, 0)
+    return ChatFields(
+        tools,
+        call_format,
+        template_variables(body, service),
+        chat_grammar(body, tools, call_format, service),
+        max_tokens_of(body, None),
+    )
+
+
+def chat_job(
+    body: ChatRequest, fields: ChatFields, service: ModelService, cache_key: str
+) -> ChatJob:
+    """Return the requests of a chat request.
+
+    Raises
+    ------
+    ApiError
+        The messages are too long; `param` names one.
+    """
+    for at, message in enumerate(body.messages):  # an early error, before the template is rendered
+        if isinstance(content := message.get("content"), str):
+            service.check_size(content, f"messages[{at}].content")
+    tools, call_format = fields.tools, fields.call_format
     rendered = service.encoder.render_conversation(
         body.messages,
         tools=tools,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
-        variables=template_variables(body, service),
+        variables=fields.variables,
     )
     service.check_size(rendered.text, "messages")
     prompt = service.encoder.encode_rendered(rendered)
-    grammar = chat_grammar(body, tools, call_format, service)
+    grammar = fields.grammar
     if grammar is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
         end = ReasoningEnd(service.tokenizer, marker, service.vocabulary)
         grammar = partial(_after_reasoning, grammar, end)
@@ -68,17 +105,16 @@ def chat_job(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
         grammar=grammar,
-        max_tokens=max_tokens_of(body, None),
+        max_tokens=fields.max_tokens,
         logprobs=body.alternatives(),
         prompt_logprobs=None,
         cache_key=cache_key,
         continues=bool(body.continue_final_message),
         has_markers=bool(tools)
-        or reasoning_of(source) is not None
+        or reasoning_of(service.model.chat_template.source) is not None
         or (call_format is not None and call_format.name == HARMONY),
-        pictures=rendered.pictures,
+        pictures=list(rendered.pictures),
     )
-    generation.check(limits)
     most = 1 if body.parallel_tool_calls is False else None
     parsers = [
         MessageParser(service.encoder.answer_parser(prompt, tools), most)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..common.errors import QueueFull
 from ..generation.batching.engine_counters import EngineCounters
 from ..generation.batching.slot import SlotStatus
 from ..generation.completion import InferenceEngine
@@ -19,9 +18,6 @@ class ServingEngine(InferenceEngine, Protocol):
     @property
     def room(self) -> int:
         """The number of requests that `submit` would accept now."""
-
-    def queue_full(self) -> QueueFull:
-        """Return the error of `submit` with a full queue."""
 
     def counters(self) -> EngineCounters:
         """Return a snapshot of the counters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from sse_starlette.event import ServerSentEvent
@@ -12,7 +12,7 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .api_error import ApiError
+from .api_error import client_left
 from .error_log import log_error
 from .limits import ServerLimits
 
@@ -62,19 +62,30 @@ def json_response(text: str) -> Response:
     return Response(text, media_type="application/json")
 
 
-async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """Return the result of some work; cancel it and raise ApiError if the client leaves."""
+async def while_connected(
+    request: Request,
+    work: Awaitable[Result],
+    dropped: Callable[[Result], object] | None = None,
+) -> Result:
+    """Return the result of some work; cancel it and raise ApiError if the client leaves.
+
+    dropped: called with a result that came too late for the cancellation.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
+    is_needed = False
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError("[serve] the client left", status=499)
+            raise client_left()
+        is_needed = True
         return task.result()
     finally:
         for each in (task, gone):
             each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        found, _ = await asyncio.gather(task, gone, return_exceptions=True)
+        if not (is_needed or dropped is None or isinstance(found, BaseException)):
+            dropped(found)
 
 
 async def _disconnected(request: Request) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ from ..generation.completion import CompletionRequest, CompletionStream
 from ..generation.pictures.prompt_pictures import EncodedPicture, OpenedPicture, text_ids
 from ..generation.stop_matcher import StopMatcher
 from .api_error import ApiError
-from .limits import ServerLimits
 from .model_service import ModelService
 from .picture_admission import PicturePlace
 from .reasoning_constraint import AnswerConstraint
@@ -32,7 +31,7 @@ class GenerationJob:
     grammar: compiles the constraint of answers. max_tokens: None generates until the context is
     full. continues: the answer continues the text of the prompt. cache_key: the name of the
     client's key. has_markers: the text of answers includes the names of control tokens, which mark
-    parts of it. pictures: those whose ids are in the prompts, which the encoder has not read yet.
+    parts of it. pictures: those whose ids are in the prompts; `encode_pictures` takes them.
     """
 
     body: SamplingFields
@@ -44,7 +43,7 @@ class GenerationJob:
     cache_key: str
     continues: bool
     has_markers: bool = False
-    pictures: Sequence[OpenedPicture] = ()
+    pictures: list[OpenedPicture] = field(default_factory=list)
     shows_end: bool = False
     """End tokens are tokens of the answer, with log-probabilities."""
 
@@ -53,26 +52,17 @@ class GenerationJob:
         """The number of answers."""
         return len(self.prompts) * (self.body.n or 1)
 
-    def check(self, limits: ServerLimits) -> None:
-        """Raise ApiError if the number of answers exceeds the limit."""
-        if self.choices > limits.choices:
-            raise ApiError(
-                f"[n] expected at most {limits.choices} answers per request, got {self.choices}",
-                "n",
-            )
-
     def encode_pictures(
         self, service: ModelService, place: PicturePlace
     ) -> tuple[EncodedPicture, ...]:
         """Return the pictures with the rows of their tokens, whose sizes replace those of the
-        pixels in `place`.
+        pixels in `place`. The job keeps no pixels.
         """
-        assert service.pictures is not None
         out = []
-        for picture in self.pictures:
-            out.append(service.pictures.encode(picture))
+        while self.pictures:
+            out.append(service.encode_picture(self.pictures[0]))
             place.add(out[-1].rows.nbytes)
-        place.add(-sum(picture.pixels.nbytes for picture in self.pictures))
+            place.add(-self.pictures.pop(0).pixels.nbytes)
         return tuple(out)
 
     def start(
@@ -83,7 +73,7 @@ class GenerationJob:
         place: PicturePlace | None = None,
     ) -> list[Answer]:
         """Submit all requests, and return the stream and the assembler of each answer; cancel them
-        all if one is refused. place: that of pictures in the queue.
+        all if one is refused. place: that of pictures, which has places in the queue.
 
         The choice with index i of a prompt uses the seed `seed` + i. Building the requests may take
         a second, so that a thread calls this.
@@ -97,12 +87,12 @@ class GenerationJob:
             for each in requests
         ]
         streams = []
-        if place is not None:
-            place.release_queue()
+        queue = service.engine.reserve(len(requests)) if place is None else place.queue
         try:
             for request in requests:
-                streams.append(service.engine.submit(request))
+                streams.append(service.engine.submit(request, queue))
         except BaseException:
+            queue.release()
             for stream in streams:
                 stream.close()
             raise
@@ -155,9 +145,7 @@ async def start_job(
     if job.grammar is not None:
         constraint = await state.grammar_workers.call(job.grammar)
     pictures: tuple[EncodedPicture, ...] = ()
-    if place is None:
-        state.admission.check_queue(state.service.engine, job.choices)
-    else:
+    if place is not None:
         pictures = await state.picture_worker.call(job.encode_pictures, state.service, place)
     about = state.service, constraint, pictures, place
     return await state.answer_workers.call(job.start, *about, dropped=_close)

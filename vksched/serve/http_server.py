@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..common.errors import VkschedError
-from .api_error import ApiError
+from .api_error import ApiError, server_closed
 from .interrupts import Interrupts
 from .limits import ServerLimits
 from .lingering_transport import LingeringTransport
@@ -66,12 +66,7 @@ def _answering_at_end(app: ASGIApp) -> ASGIApp:
         except asyncio.CancelledError:
             if scope["type"] != "http":
                 raise
-            ending = ApiError(
-                "[serve] the server ends; try the request again later",
-                status=503,
-                code="server_closed",
-                retry_after_s=5,
-            )
+            ending = server_closed()
             if kind is None:
                 await ending.response({"Connection": "close"})(scope, receive, send)
             elif kind.startswith(b"text/event-stream"):

@@ -8,9 +8,10 @@
                     '-- main thread, between two lines: KeyboardInterrupt, or stop
 
 A step or a driver may never return, so that the end has a time limit. The interpreter sends the
-byte, so that the limit holds although the main thread is inside a driver. The thread stops when the
-interpreter ends; a timer of the system ends the process if that hangs. A handler may interrupt any
-line of the main thread: it takes no lock and starts no thread.
+byte, so that the limit holds although the main thread is inside a driver, if its call releases the
+interpreter's lock: Kompute's calls do not. The thread stops when the interpreter ends; a timer of
+the system ends the process if that hangs. A handler may interrupt any line of the main thread: it
+takes no lock and starts no thread.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Interrupts:
         self._handlers: dict[int, Any] = {}
         self._sender: socket.socket | None = None
         self._former_fd = -1
-        """The file of another user to which the interpreter sends a byte for each signal."""
+        """The file of another user to which the interpreter sends a byte for each signal; it gets
+        none meanwhile.
+        """
+        self._was_alarm_blocked = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -71,15 +75,24 @@ class Interrupts:
             fd = self._sender.fileno()
             self._former_fd = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
             self._handle(signal.SIGINT)
+            if self._until_exit:
+                self._allow_timer()
         return self
 
     def __exit__(self, *raised: object) -> None:
         if self._sender is None or (self._is_received and self._until_exit):
             return
-        self._restore(*self._handlers)
-        signal.set_wakeup_fd(self._former_fd)
-        self._send(END)
-        self._sender.close()
+        try:
+            self._restore(*self._handlers)
+            if self._was_alarm_blocked:
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            try:
+                signal.set_wakeup_fd(self._former_fd)
+            except (OSError, ValueError):  # its user closed it
+                signal.set_wakeup_fd(-1)
+        finally:
+            self._send(END)
+            self._sender.close()
 
     @contextmanager
     def serving(self, stop: Callable[[], object]) -> Iterator[None]:
@@ -103,6 +116,18 @@ class Interrupts:
 
     def _handle(self, number: int) -> None:
         self._handlers[number] = signal.signal(number, self._receive)
+
+    def _allow_timer(self) -> None:
+        """Let SIGALRM end the process, unless it is in use: a parent may have ignored or blocked
+        it.
+        """
+        if sys.platform == "win32" or _is_timer_used() or signal.SIGALRM in signal.sigpending():
+            return
+        if signal.getsignal(signal.SIGALRM) == signal.SIG_IGN:
+            self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            former = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            self._was_alarm_blocked = signal.SIGALRM in former
 
     def _restore(self, *numbers: int) -> None:
         for number in numbers:
@@ -154,8 +179,15 @@ class Interrupts:
 
 def _start_timer(seconds: float) -> None:
     """Let the system end the process, unless another timer is in use."""
-    if sys.platform != "win32" and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+    if sys.platform == "win32" or _is_timer_used():
+        return
+    if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
         signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _is_timer_used() -> bool:
+    """Return True if the process has a timer already."""
+    return sys.platform != "win32" and signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
 def _running_threads() -> str:

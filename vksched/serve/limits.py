@@ -38,7 +38,8 @@ class ServerLimits:
     picture_pixels
         The maximum number of pixels of a picture.
     picture_timeout_s
-        The time limit of decoding a picture.
+        The time limit of decoding a picture. A WEBP file, whose decoder cannot be interrupted, has
+        at most 2**22 pixels for each second of it.
     all_pictures_bytes
         The maximum size in memory of the pictures of all requests; see `PictureAdmission`.
     """

@@ -6,6 +6,7 @@ schema, grammar --compile--> constraint --------^
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from ..generation.conversation.picture_parts import PictureRules
 from ..generation.conversation.prompt_encoder import PromptEncoder
 from ..generation.embedder import Embedder
 from ..generation.pictures.picture_encoder import PictureEncoder
+from ..generation.pictures.prompt_pictures import EncodedPicture, OpenedPicture
 from ..generation.reranker import Reranker
-from .api_error import ApiError
+from .api_error import ApiError, server_closed
 from .constraints import GrammarCompiler
 from .engine_interface import ServingEngine
 
@@ -60,6 +62,8 @@ class ModelService:
         self.encoder = PromptEncoder(model, pictures, PictureRules(allows_files=False))
         self.grammars = GrammarCompiler(self.tokenizer, model.hyper.vocabulary)
         self._engine = engine
+        self._is_closed = False
+        self._picture_lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -103,14 +107,26 @@ class ModelService:
         """
         self.encoder.rules = PictureRules(False, count, pixels, seconds)
 
+    def encode_picture(self, picture: OpenedPicture) -> EncodedPicture:
+        """Return a picture with the rows of its tokens; raise ApiError if the service is closed."""
+        assert self.pictures is not None
+        with self._picture_lock:
+            if self._is_closed:
+                raise server_closed()
+            return self.pictures.encode(picture)
+
     def close(self) -> None:
         """Cancel all requests, free the KV cache, and end child processes."""
+        self._is_closed = True
         self.grammars.close()
         if self._engine is not None:
             self._engine.close()
-        for each in (self.embedder, self.reranker, self.pictures):
+        for each in (self.embedder, self.reranker):
             if each is not None:
                 each.close()
+        if self.pictures is not None:
+            with self._picture_lock:
+                self.pictures.close()
 
     def check_name(self, name: str | None) -> None:
         """Raise ApiError unless a request's model is this one. No name selects it."""

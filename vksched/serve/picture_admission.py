@@ -3,16 +3,17 @@
     enter: a place in the engine's queue, bytes of the URLs --> decode --> encode --> queue
            full: 429                                            pixels     rows       until the end
 
-Decoding and encoding take time and memory, so a request with pictures gets its place in the queue
-before them. Requests without pictures leave these places free. The bytes of all requests that wait
-or run have a limit. Examples: tests/serve/test_picture_admission.py.
+Decoding and encoding take time and memory, so a request with pictures reserves its places in the
+engine's queue before them. The bytes of all requests that wait or run have a limit. Examples:
+tests/serve/test_picture_admission.py.
 """
 
 from __future__ import annotations
 
 import threading
 
-from .api_error import ApiError
+from ..generation.batching.reservations import Reservation
+from .api_error import ApiError, client_left
 from .engine_interface import ServingEngine
 
 
@@ -31,8 +32,6 @@ class PictureAdmission:
         self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
         """The bytes of each place; the garbage collector removes those of dropped ones."""
-        self._queued: dict[int, int] = {}
-        """The answers of each place that has its places in the queue."""
 
     @property
     def used_bytes(self) -> int:
@@ -49,28 +48,16 @@ class PictureAdmission:
         ApiError
             The pictures are too large, or those of all requests together.
         """
-        place = PicturePlace(self)
+        place = PicturePlace(self, engine.reserve(count))
         with self._lock:
-            self._check_queue(engine, count)
             self._add(place, size)
-            self._queued[id(place)] = count
         return place
-
-    def check_queue(self, engine: ServingEngine, count: int) -> None:
-        """Raise QueueFull if requests with pictures have the places of `count` further answers."""
-        with self._lock:
-            if self._queued:
-                self._check_queue(engine, count)
-
-    def _check_queue(self, engine: ServingEngine, count: int) -> None:
-        if engine.room - sum(list(self._queued.values())) < count:
-            raise engine.queue_full()
 
     def add(self, place: PicturePlace, size: int) -> None:
         """See `PicturePlace.add`."""
         with self._lock:
             if place.is_left:
-                raise ApiError("[serve] the client left", status=499)
+                raise client_left()
             self._add(place, size)
 
     def _add(self, place: PicturePlace, size: int) -> None:
@@ -94,10 +81,6 @@ class PictureAdmission:
             )
         self._sizes[id(place)] = own
 
-    def release_queue(self, place: PicturePlace) -> None:
-        """See `PicturePlace.release_queue`."""
-        self._queued.pop(id(place), None)
-
     def leave(self, place: PicturePlace) -> None:
         """See `PicturePlace.leave`."""
         with self._lock:
@@ -106,15 +89,15 @@ class PictureAdmission:
 
     def drop(self, place: PicturePlace) -> None:
         """Forget a place that nothing uses; the garbage collector must not wait for a lock."""
-        self._queued.pop(id(place), None)
         self._sizes.pop(id(place), None)
 
 
 class PicturePlace:
-    """The place and the memory of one request. Dropping it leaves."""
+    """The memory of one request, and its places in the engine's queue. Dropping it leaves."""
 
-    def __init__(self, admission: PictureAdmission) -> None:
+    def __init__(self, admission: PictureAdmission, queue: Reservation) -> None:
         self.is_left = False
+        self.queue = queue
         self._admission = admission
 
     def add(self, size: int) -> None:
@@ -123,12 +106,9 @@ class PicturePlace:
         """
         self._admission.add(self, size)
 
-    def release_queue(self) -> None:
-        """Leave the queue to the engine, which gets the request now."""
-        self._admission.release_queue(self)
-
     def leave(self) -> None:
-        """Free the memory and the place."""
+        """Free the memory and the places."""
+        self.queue.release()
         self._admission.leave(self)
 
     def __del__(self) -> None:

@@ -15,7 +15,7 @@ from .metrics import ServerMetrics
 from .model_service import ModelService
 from .picture_admission import PictureAdmission
 from .request_body import BodyBudget, parse_body
-from .workers import Workers
+from .workers import PICTURES, Workers
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -27,8 +27,9 @@ class ServerState:
     parsers: for bodies. workers: for templates and tokens. grammar_workers: for schemas and
     grammars, which may use all of their time limit. answer_workers: for the beginning and the
     bodies of answers. embedding_worker: one thread that runs the embedder. picture_worker: one
-    thread that runs the encoder of pictures. picture_readers: for decoding pictures. admission:
-    bounds requests with pictures. recovery: restores failed devices; None without a scheduler.
+    thread that runs the encoder of pictures. picture_readers: for decoding pictures. Both queues
+    have only requests that `admission` gave a place in the engine's queue. recovery: restores
+    failed devices; None without a scheduler.
     """
 
     service: ModelService
@@ -53,8 +54,9 @@ class ServerState:
         self.grammar_workers = Workers(2, limits.work_timeout_s)
         self.answer_workers = Workers(2, None, limits.connections)
         self.embedding_worker = Workers(1, None)
-        self.picture_worker = Workers(1, None)
-        self.picture_readers = Workers(2, limits.pictures * limits.picture_timeout_s + 1)
+        self.picture_worker = Workers(1, None, None)
+        reading_s = limits.pictures * limits.picture_timeout_s + 1
+        self.picture_readers = Workers(2, reading_s, None, PICTURES)
         self.admission = PictureAdmission(limits.all_pictures_bytes)
         self.bodies = BodyBudget(limits.all_bodies_bytes)
         self.service.limit_pictures(

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from .api_error import ApiError
+from .api_error import ApiError, server_closed
 
 Result = TypeVar("Result")
+PROMPTS = "the prompt, template and grammar", "shorter ones"
+PICTURES = "the pictures", "fewer or smaller ones"
 
 
 class Workers:
@@ -34,12 +36,21 @@ class Workers:
     limit_s
         The time limit of a call, and of its time in the queue; None sets none.
     waiting
-        The maximum number of calls in the queue.
+        The maximum number of calls in the queue; None if places of the caller bound it.
+    inputs
+        What calls read, in the error of their time limit, and smaller ones.
     """
 
-    def __init__(self, threads: int, limit_s: float | None, waiting: int = 64) -> None:
+    def __init__(
+        self,
+        threads: int,
+        limit_s: float | None,
+        waiting: int | None = 64,
+        inputs: tuple[str, str] = PROMPTS,
+    ) -> None:
         self._limit_s = limit_s
-        self._most = threads + waiting
+        self._most = None if waiting is None else threads + waiting
+        self._inputs = inputs
         self._threads = threads
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._waiting = 0
@@ -64,14 +75,13 @@ class Workers:
         Raises
         ------
         ApiError
-            A limit is exceeded, or too many calls wait.
+            A limit is exceeded, too many calls wait, or the server is closed.
         """
-        if self._waiting >= self._most or self._is_closed:
+        if self._most is not None and self._waiting >= self._most:
             raise _overloaded()
-        self._waiting += 1
         call = _Call(self, function, args, dropped)
-        self._calls.put(call)  # type: ignore[arg-type]
-        self._start_thread()
+        self._put(call)
+        self._waiting += 1
         try:
             await asyncio.wait_for(asyncio.shield(call.begun), self._limit_s)
         except asyncio.TimeoutError:
@@ -84,9 +94,10 @@ class Workers:
             return await asyncio.wait_for(asyncio.shield(call.ended), self._limit_s)
         except asyncio.TimeoutError:
             call.leave()
+            inputs, smaller = self._inputs
             raise ApiError(
-                f"[serve] expected the prompt, template and grammar to be read within "
-                f"{self._limit_s:g} s; try shorter ones, or again later",
+                f"[serve] expected {inputs} to be read within {self._limit_s:g} s, got a longer "
+                f"time; try {smaller}, or again later",
                 status=503,
                 code="timeout",
                 retry_after_s=self._limit_s,
@@ -99,22 +110,26 @@ class Workers:
         """Count a call that has ended."""
         self._waiting -= 1
 
-    def _start_thread(self) -> None:
+    def _put(self, call: _Call[Result]) -> None:
         with self._lock:
+            if self._is_closed:
+                raise server_closed()
+            self._calls.put(call)  # type: ignore[arg-type]
             if self._started < self._threads:
                 self._started += 1
                 threading.Thread(target=self._run, name="vksched-serve", daemon=True).start()
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.run()
+            call.run(server_closed() if self._is_closed else None)
             del call
 
     def close(self) -> None:
-        """End the threads once their calls have ended; calls in the queue are dropped."""
-        self._is_closed = True
-        for _ in range(self._threads):
-            self._calls.put(None)
+        """End the threads once their calls have ended; calls in the queue fail."""
+        with self._lock:
+            self._is_closed = True
+            for _ in range(self._threads):
+                self._calls.put(None)
 
 
 class _Call(Generic[Result]):
@@ -138,26 +153,36 @@ class _Call(Generic[Result]):
     def cancel(self) -> bool:
         """Return True if the call has not begun, and never will."""
         with self._lock:
-            self._is_left = not self._has_begun
+            if not self._has_begun and not self._is_left:
+                self._skip()
             return self._is_left
 
     def leave(self) -> None:
-        """Drop the result."""
+        """Drop the result, or the call if it has not begun."""
         with self._lock:
+            if not self._has_begun and not self._is_left:
+                self._skip()
             self._is_left = True
             if self._has_ended:
                 self._drop_result()
 
-    def run(self) -> None:
-        """Call the function, unless nobody waits for it."""
+    def _skip(self) -> None:
+        """Drop the call, which has not begun, with the memory that it would need."""
+        self._is_left = True
+        del self._function, self._args
+        self._workers.end_call()
+
+    def run(self, failure: ApiError | None = None) -> None:
+        """Call the function, or raise an error in its place, unless nobody waits for it."""
         with self._lock:
             self._has_begun = not self._is_left
         if not self._has_begun:
-            self._post(self._workers.end_call)
             return
         self._post(_set, self.begun, None)
         result, error = None, None
         try:
+            if failure is not None:
+                raise failure
             result = self._function(*self._args)
         except BaseException as raised:
             error = raised

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -137,10 +138,29 @@ def test_full_queues(gated: EngineGroup) -> None:
     """Two engines of two slots, with one place in each queue."""
     assert gated.room == 6
     streams = [gated.submit(request(i)) for i in range(6)]
-    assert gated.room == 0 and gated.queue_full().retry_after_s >= 1
-    with pytest.raises(QueueFull):
+    assert gated.room == 0
+    with pytest.raises(QueueFull) as full:
         gated.submit(request(9))
+    assert full.value.retry_after_s >= 1
     assert len(streams) == 6
+
+
+def test_reserved_places_of_full_queues(gated: EngineGroup) -> None:
+    """A request takes its place at any engine, and beyond its queue if that is full."""
+    reserved = gated.reserve(2)
+    streams = [gated.submit(request(i)) for i in range(4)]
+    for refused in (lambda: gated.submit(request(9)), lambda: gated.reserve(1)):
+        with pytest.raises(QueueFull):
+            refused()
+    streams.append(gated.submit(request(4), reserved))
+    assert reserved.count == 1
+    for member in gated.members:
+        with contextlib.suppress(QueueFull):
+            streams.append(member.engine.submit(request(7)))
+    streams.append(gated.submit(request(5), reserved))
+    assert reserved.count == 0
+    with pytest.raises(QueueFull):
+        gated.submit(request(6), reserved)
 
 
 def test_counters_and_slots(gates: list[Gate]) -> None:

@@ -59,9 +59,12 @@ class BatchScheduler:
         self._prefilling: deque[Running] = deque()
         self._releases = 0
 
-    def push(self, state: RequestState, mean_answer: float) -> None:
-        """Queue a request; raise QueueFull if there is no place. mean_answer: tokens."""
-        self.queue.push(state, self._free_slots, lambda: self.retry_after_s(mean_answer))
+    def push(self, state: RequestState, mean_answer: float, is_reserved: bool = False) -> None:
+        """Queue a request; raise QueueFull if there is no place, unless it has a reserved one.
+        mean_answer: tokens.
+        """
+        free, after_s = self._free_slots, lambda: self.retry_after_s(mean_answer)
+        self.queue.push(state, free, after_s, is_reserved)
 
     @property
     def room(self) -> int:

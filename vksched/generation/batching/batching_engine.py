@@ -26,6 +26,7 @@ from .engine_counters import EngineCounters
 from .engine_load import EngineSpeeds
 from .engine_metrics import Observer
 from .request_state import RequestState
+from .reservations import Reservation, Reservations
 from .slot import SlotStatus
 from .token_stream import TokenStream
 
@@ -73,6 +74,8 @@ class BatchingEngine(ProcessBound):
             drafters=drafters,
         )
         self._owner = Owner()
+        core = self._core
+        self._reservations = Reservations(lambda: core.room, core.queue_full)
         self._loop = _EngineLoop(self._core)
         self._finalizer = weakref.finalize(self, self._loop.stop)
         self._loop.thread.start()
@@ -82,7 +85,13 @@ class BatchingEngine(ProcessBound):
         """The maximum number of tokens of a prompt and its answer together."""
         return self._core.runner.length
 
-    def submit(self, request: CompletionRequest, owner: object | None = None) -> TokenStream:
+    def submit(
+        self,
+        request: CompletionRequest,
+        reservation: Reservation | None = None,
+        *,
+        owner: object | None = None,
+    ) -> TokenStream:
         """Queue a request; see `InferenceEngine.submit`.
 
         Parameters
@@ -93,13 +102,23 @@ class BatchingEngine(ProcessBound):
         self._owner.require("an inference engine")
         with self._loop.lock:
             self._loop.check_open()
-            state = self._core.submit(request)
+            is_reserved = self._reservations.admits(reservation)
+            state = self._core.submit(request, is_reserved)
+            if reservation is not None:
+                reservation.redeem()
         return TokenStream(state, owner or self)
+
+    def reserve(self, count: int) -> Reservation:
+        """Return places in the queue; see `InferenceEngine.reserve`."""
+        self._owner.require("an inference engine")
+        with self._loop.lock:
+            self._loop.check_open()
+            return self._reservations.reserve(count)
 
     @property
     def room(self) -> int:
         """The number of requests that `submit` would accept now."""
-        return self._core.room
+        return self._reservations.room
 
     def queue_full(self) -> QueueFull:
         """Return the error of `submit` with a full queue."""

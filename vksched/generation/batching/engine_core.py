@@ -109,11 +109,11 @@ class EngineCore:
         self._cache_version = runner.cache_version
         """The version of the cache that holds the prefixes."""
 
-    def submit(self, request: CompletionRequest) -> RequestState:
-        """Queue a request; see `InferenceEngine.submit`."""
+    def submit(self, request: CompletionRequest, is_reserved: bool = False) -> RequestState:
+        """Queue a request; see `InferenceEngine.submit`. is_reserved: it has a place."""
         check_request(request, self.runner.length, self.runner.vocabulary)
         state = RequestState(request, self._ends, self._clock(), self.wake.set)
-        self._scheduler.push(state, self._metrics.mean_answer_tokens)
+        self._scheduler.push(state, self._metrics.mean_answer_tokens, is_reserved)
         self.wake.set()
         return state
 
@@ -151,14 +151,15 @@ class EngineCore:
         return [slot.status() for slot in self._scheduler.slots]
 
     def step(self) -> bool:
-        """Run one chunk of a prompt, or one decode step; return False if there is nothing to do.
+        """Run one chunk of a prompt, or one decode step; without requests, compile a step that a
+        lost device freed. Return False if there is nothing to do.
 
         An error of a step ends the requests that need it, and no others.
         """
         try:
             if self.runner.cache_version != self._cache_version:
                 raise StateLost("[engine] the KV cache was lost between two steps")
-            return self._steps.run()
+            return self._steps.run() or self.runner.prepare_ahead()
         except StateLost as error:
             self._restart(error)
         except Exception as error:

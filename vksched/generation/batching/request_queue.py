@@ -28,7 +28,11 @@ class RequestQueue:
         return len(self._waiting)
 
     def push(
-        self, state: RequestState, free_slots: int, retry_after_s: Callable[[], float]
+        self,
+        state: RequestState,
+        free_slots: int,
+        retry_after_s: Callable[[], float],
+        is_reserved: bool = False,
     ) -> None:
         """Append a request.
 
@@ -36,6 +40,8 @@ class RequestQueue:
         ----------
         free_slots
             The number of idle slots: the first requests of the queue get them at once.
+        is_reserved
+            The request has a place, whatever the limit.
 
         Raises
         ------
@@ -45,7 +51,7 @@ class RequestQueue:
         with self._lock:
             if len(self._waiting) >= self.limit + free_slots:
                 self._drop_closed()
-            if len(self._waiting) < self.limit + free_slots:
+            if is_reserved or len(self._waiting) < self.limit + free_slots:
                 self._waiting.append(state)
                 return
         raise self.full(retry_after_s())

@@ -10,6 +10,7 @@ engine's devices are lost. Examples: tests/generation/device_split/test_engine_g
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from ..batching.engine_core import HandOver
 from ..batching.engine_counters import EngineCounters
 from ..batching.engine_load import EngineSpeeds
 from ..batching.request_state import RequestState
+from ..batching.reservations import Reservation, Reservations
 from ..batching.slot import SlotStatus
 from ..batching.token_stream import TokenStream
 from ..completion import CompletionRequest
@@ -75,6 +77,10 @@ class EngineGroup(ProcessBound):
 
     def __init__(self, members: Sequence[GroupMember]) -> None:
         self.members = tuple(members)
+        self._lock = threading.Lock()
+        """Held while a request, or a reservation, gets its places."""
+        about = partial(_room, self.members), partial(_queue_full, self.members)
+        self._reservations = Reservations(*about)
         group = weakref.ref(self)  # the threads of engines must not hold the group
         for index, member in enumerate(self.members):
             member.engine.set_successor(partial(_successor_in, group, index))
@@ -84,7 +90,9 @@ class EngineGroup(ProcessBound):
         """The maximum number of tokens of a prompt and its answer together."""
         return self.members[0].engine.length
 
-    def submit(self, request: CompletionRequest) -> TokenStream:
+    def submit(
+        self, request: CompletionRequest, reservation: Reservation | None = None
+    ) -> TokenStream:
         """Queue a request at the engine that will end it first; see `InferenceEngine.submit`.
 
         Raises
@@ -92,23 +100,38 @@ class EngineGroup(ProcessBound):
         QueueFull
             The queues of all engines are full.
         """
-        full: list[QueueFull] = []
-        for member in self._by_expected_time(request):
+        with self._lock:
+            is_reserved = self._reservations.admits(reservation)
+            members = self._by_expected_time(request)
+            stream = self._submit_to(members, request)
+            if stream is None and is_reserved:
+                stream = members[0].engine.submit(request, reservation, owner=self)
+            elif stream is None:
+                raise _queue_full(self.members)
+            elif reservation is not None:
+                reservation.redeem()
+        return stream
+
+    def _submit_to(
+        self, members: Sequence[GroupMember], request: CompletionRequest
+    ) -> TokenStream | None:
+        """Queue a request at the first engine whose queue has room; return None if none has."""
+        for member in members:
             try:
                 return member.engine.submit(request, owner=self)
-            except QueueFull as error:
-                full.append(error)
-        raise min(full, key=lambda error: error.retry_after_s)
+            except QueueFull:
+                continue
+        return None
+
+    def reserve(self, count: int) -> Reservation:
+        """Return places in the queues of all engines; see `InferenceEngine.reserve`."""
+        with self._lock:
+            return self._reservations.reserve(count)
 
     @property
     def room(self) -> int:
         """The number of requests that `submit` would accept now."""
-        return sum(member.engine.room for member in self._working)
-
-    def queue_full(self) -> QueueFull:
-        """Return the error of `submit` with full queues."""
-        full = [member.engine.queue_full() for member in self._working]
-        return min(full, key=lambda error: error.retry_after_s)
+        return self._reservations.room
 
     def counters(self) -> EngineCounters:
         """Return the sums of the engines' counters."""
@@ -153,13 +176,9 @@ class EngineGroup(ProcessBound):
     def _by_expected_time(self, request: CompletionRequest) -> list[GroupMember]:
         """Return the engines in use, the one that ends a request first at the beginning."""
         return sorted(
-            self._working, key=lambda member: member.engine.expected_s(request, member.speeds)
+            _working(self.members),
+            key=lambda member: member.engine.expected_s(request, member.speeds),
         )
-
-    @property
-    def _working(self) -> Sequence[GroupMember]:
-        """The engines that work, or all if none does."""
-        return [member for member in self.members if member.is_working] or self.members
 
     def successor(self, member: GroupMember) -> HandOver | None:
         """Return the function that takes the requests of an engine whose KV cache was lost; None if
@@ -179,6 +198,22 @@ class EngineGroup(ProcessBound):
             self._by_expected_time(state.request)[0].engine.adopt(state)
         except VkschedError as error:  # the group is being closed
             state.end("closed", error)
+
+
+def _working(members: Sequence[GroupMember]) -> Sequence[GroupMember]:
+    """Return the engines that work, or all if none does."""
+    return [member for member in members if member.is_working] or members
+
+
+def _room(members: Sequence[GroupMember]) -> int:
+    """Return the number of places in the queues of the engines in use."""
+    return sum(member.engine.room for member in _working(members))
+
+
+def _queue_full(members: Sequence[GroupMember]) -> QueueFull:
+    """Return the error of `submit` with full queues."""
+    full = [member.engine.queue_full() for member in _working(members)]
+    return min(full, key=lambda error: error.retry_after_s)
 
 
 def _successor_in(group: weakref.ref[EngineGroup], index: int) -> HandOver | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from ...generation.completion import TokenOutput
 from ...generation.conversation.picture_parts import has_pictures, source_size
 from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logprobs
 from ..answer_stream import AnswerStreams
-from ..chat_job import ChatJob, chat_job
+from ..chat_job import ChatJob, chat_fields, chat_job
 from ..event_stream import event_response, json_response, to_json, while_connected
 from ..generation_job import start_job
 from ..message_assembler import MessageAssembler, MessagePiece
@@ -30,12 +30,12 @@ async def chat_completions(request: Request) -> Response:
     state.service.check_name(body.model)
     place = _place_of(body, state)
     try:
-        answer = await _start(body, state, cache_key_of(request), place)
+        starting = _start(body, state, cache_key_of(request), place)
+        answer = await while_connected(request, starting, _ChatAnswer.close)
     except BaseException:
         if place is not None:
             place.leave()
         raise
-    body.messages.clear()  # they may have megabytes, and the answer does not need them
     if body.stream:
         return event_response(answer.chunks(), state.limits)
     return json_response(await while_connected(request, answer.whole()))
@@ -53,13 +53,12 @@ async def _start(
     body: ChatRequest, state: ServerState, cache_key: str, place: PicturePlace | None
 ) -> _ChatAnswer:
     """Return the answer to a request, which the engine generates. place: that of its pictures."""
-    about = state.service, cache_key, state.limits
-    if place is None:
-        job = await state.workers.call(chat_job, body, *about)
-    else:
-        opened = await state.picture_readers.call(_open_pictures, body, state.service, place)
-        body = body.model_copy(update={"messages": opened})
-        job = await state.workers.call(chat_job, body, *about)
+    service = state.service
+    fields = await state.workers.call(chat_fields, body, service, state.limits)
+    if place is not None:
+        await state.picture_readers.call(_open_pictures, body, service, place)
+    job = await state.workers.call(chat_job, body, fields, service, cache_key)
+    body.messages.clear()  # they may have megabytes, and the answer does not need them
     answers = await start_job(job.generation, state, place)
     streams = AnswerStreams(
         [
@@ -71,15 +70,14 @@ async def _start(
     return _ChatAnswer(body, job, state, streams)
 
 
-def _open_pictures(
-    body: ChatRequest, service: ModelService, place: PicturePlace
-) -> list[Mapping[str, object]]:
-    """Return the messages with decoded pictures, whose sizes replace those of the URLs."""
-    messages = service.encoder.open_pictures(
-        body.messages, lambda opened: place.add(opened.pixels.nbytes)
+def _open_pictures(body: ChatRequest, service: ModelService, place: PicturePlace) -> None:
+    """Decode the pictures of messages in place of their URLs, whose sizes they replace."""
+    size = source_size(body.messages)
+    opened = service.encoder.open_pictures(
+        body.messages, lambda picture: place.add(picture.pixels.nbytes)
     )
-    place.add(-source_size(body.messages))
-    return messages
+    body.messages[:] = map(dict, opened)
+    place.add(-size)
 
 
 class _ChatAnswer:
@@ -99,6 +97,10 @@ class _ChatAnswer:
         self._streams = streams
         self._choices = job.generation.choices
         self._usage = UsageCounter(job.generation.prompts, self._choices)
+
+    def close(self) -> None:
+        """Cancel the answers."""
+        self._streams.close()
 
     async def whole(self) -> str:
         """Return the body as JSON once all choices have ended."""

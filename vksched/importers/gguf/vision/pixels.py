@@ -26,6 +26,10 @@ BLOCK_BYTES = 512
 """The bytes of a file between two checks of the time limit. A JPEG file has scans of a few bytes,
 each of which takes milliseconds.
 """
+WEBP_PIXELS = 1 << 22
+"""The maximum number of pixels of a WEBP file for each second of the time limit. Its decoder reads
+the file at once, and ends after all pixels only.
+"""
 
 
 def pixels_of(
@@ -41,7 +45,8 @@ def pixels_of(
     max_pixels
         The maximum number of pixels of the picture; `MAX_PIXELS` if None.
     max_seconds
-        The maximum time to decode the bytes of a file; None for any.
+        The maximum time to decode the bytes of a file; None for any. A WEBP file has at most
+        `WEBP_PIXELS` for each second.
 
     Raises
     ------
@@ -113,9 +118,13 @@ class _TimedFile(io.BytesIO):
         self._end_s = time.monotonic() + max_seconds
 
     def read(self, size: int | None = -1, /) -> bytes:
+        self.check()
+        return super().read(size)
+
+    def check(self) -> None:
+        """Raise _TooSlow after the time limit."""
         if time.monotonic() > self._end_s:
             raise _TooSlow
-        return super().read(size)
 
 
 def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
@@ -132,7 +141,7 @@ def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
                 "[vision] expected pixels (height, width, 3) of uint8, got "
                 f"{picture.shape} of {picture.dtype}"
             )
-        _check_pixels(picture.shape[1], picture.shape[0], most)
+        _check_pixels((picture.shape[1], picture.shape[0]), most)
         return Image.fromarray(np.ascontiguousarray(picture))
     source: Image.Image | io.BytesIO | str | bytes
     if isinstance(picture, Image.Image):
@@ -149,10 +158,17 @@ def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
         )
     try:
         if isinstance(source, Image.Image):
-            return _upright(source, most)
+            _check_pixels(source.size, most)
+            return _upright(source)
         with Image.open(source, formats=FORMATS) as found:
             found.decodermaxblock = BLOCK_BYTES
-            return _upright(found, most)
+            _check_pixels(found.size, most)
+            if found.format == "WEBP" and max_seconds is not None:
+                _check_pixels(found.size, int(WEBP_PIXELS * max_seconds), "; try it as PNG")
+            upright = _upright(found)
+            if isinstance(source, _TimedFile):
+                source.check()
+            return upright
     except (ModelFormatError, FileNotFoundError):
         raise
     except _TooSlow:
@@ -167,12 +183,11 @@ def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
         ) from error
 
 
-def _upright(found: Image, most: int) -> Image:
+def _upright(found: Image) -> Image:
     """Return a picture with three channels of 8 bits, rotated as its Exif orientation says."""
     from PIL.Image import fromarray
     from PIL.ImageOps import exif_transpose
 
-    _check_pixels(*found.size, most)
     transposed: Image = exif_transpose(found)
     if transposed.mode.startswith("I;16"):  # Pillow would clip values over 255
         grey = np.asarray(transposed).astype(np.uint32)
@@ -180,8 +195,9 @@ def _upright(found: Image, most: int) -> Image:
     return transposed.convert("RGB")
 
 
-def _check_pixels(width: int, height: int, most: int) -> None:
+def _check_pixels(size: tuple[int, int], most: int, hint: str = "") -> None:
+    width, height = size
     if not 0 < width * height <= most:
         raise ModelFormatError(
-            f"[vision] expected a picture of 1 to {most} pixels, got {width} x {height}"
+            f"[vision] expected a picture of 1 to {most} pixels, got {width} x {height}{hint}"
         )
