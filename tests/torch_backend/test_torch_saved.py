@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -230,6 +232,23 @@ def test_eager_ops_of_the_backward_pass_read_saved_values(gpu: vs.Scheduler) -> 
     with pytest.warns(vs.VkschedWarning, match="special_i1"):
         compiled(fn, gpu)(b).sum().backward()
     close(b.grad, a.grad)
+
+
+def test_saved_tensors_are_read_copied_and_written_to_files(gpu: vs.Scheduler) -> None:
+    y = compiled(Net(), gpu)(X)
+    node = y.grad_fn
+    while type(node).__name__ != "CompiledFunctionBackward":
+        node = node.next_functions[0][0]
+    saved = next(x for x in node.saved_tensors if isinstance(x, DeviceTensor))
+    plain = saved.clone()
+    assert not isinstance(plain, DeviceTensor) and plain.abs().sum() > 0
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    copies = [torch.load(file), pickle.loads(pickle.dumps(saved)), copy.deepcopy(saved)]
+    for found in (*copies, torch.tensor(saved.tolist()), torch.from_numpy(saved.numpy())):
+        assert not isinstance(found, DeviceTensor)
+        torch.testing.assert_close(found, plain, rtol=0, atol=0)
 
 
 def test_arrays_of_the_cpu_are_passed_on_without_states() -> None:

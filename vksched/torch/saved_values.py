@@ -172,8 +172,15 @@ class DeviceTensor(torch.Tensor):  # type: ignore[misc]
         """Return the value as nested lists."""
         return self.on_host().tolist()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return the value as an array."""
+        return self.on_host().numpy(force=force)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # pickle, copy and torch.save
         return self.on_host().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return memo.setdefault(id(self), self.on_host())
 
     def __repr__(self, **_: Any) -> str:  # without the values, which are on a device
         return f"DeviceTensor({self.state.name!r}, {tuple(self.shape)}, {self.dtype})"
