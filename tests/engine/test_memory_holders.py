@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +24,9 @@ class Holder:
         self.freed += found
         return found
 
+    def can_shrink(self) -> bool:
+        return self.parts > 0
+
     def shrink(self, error: vs.OutOfMemory) -> bool:
         self.errors.append(error)
         self.parts -= 1
@@ -33,6 +38,28 @@ class StrictHolder(Holder):
 
     def shrink(self, error: vs.OutOfMemory) -> bool:
         raise error
+
+
+class FullDevice(vs.FaultInjectionDevice):
+    """A device without free memory, at first."""
+
+    free_bytes = 4096
+
+    @property
+    def spec(self) -> vs.DeviceSpec:
+        return replace(super().spec, memory_bytes=self.free_bytes)
+
+
+class Freeing(Holder):
+    """A holder of a device's memory."""
+
+    def __init__(self, device: FullDevice) -> None:
+        super().__init__(1)
+        self._device = device
+
+    def shrink(self, error: vs.OutOfMemory) -> bool:
+        self._device.free_bytes = 1 << 28
+        return super().shrink(error)
 
 
 @pytest.fixture
@@ -82,6 +109,23 @@ def test_a_holder_may_end_the_compilation(device: vs.FaultInjectionDevice) -> No
         with pytest.raises(vs.OutOfMemory, match="no memory left"):
             compile_sum(sched)
         assert not sched.failed_devices
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_a_plan_that_avoids_a_full_gpu_is_repeated(frees: bool) -> None:
+    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
+    if not names:
+        pytest.skip("no Vulkan device")
+    full = FullDevice(names[0], None)
+    x = vs.input("x", (512, 512))
+    with vs.Scheduler([full]) as sched:
+        holder = Freeing(full) if frees else Holder(0)
+        add(sched, holder)
+        with nullcontext() if frees else pytest.warns(vs.VkschedWarning, match="full"):
+            run = sched.compile((x + 1) @ x)
+        working = {run.plan.topology.devices[d].name for d in run.plan.working}
+    assert (full.name in working) == frees
+    assert [type(error).__name__ for error in holder.errors] == ["DeviceFull"] * frees
 
 
 def test_unused_memory_is_freed_before_each_compilation() -> None:

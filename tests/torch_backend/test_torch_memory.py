@@ -6,6 +6,7 @@ import copy
 import gc
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from vksched.torch.backend import vksched as backend
 from vksched.torch.explanation import explain
 from vksched.torch.frame import programs
 from vksched.torch.program import Specialisation
+from vksched.torch.segment import DeviceSegment
 
 ANY_BYTES = 1 << 40
 
@@ -55,6 +57,15 @@ class LimitedDevice(FaultInjectionDevice):
     """A device with memory for `limit_bytes` bytes of states."""
 
     limit_bytes = ANY_BYTES
+    is_truthful = False
+    """True if the planner knows the free memory, as it does with most drivers."""
+
+    @property
+    def spec(self) -> vs.DeviceSpec:
+        found = super().spec
+        if not self.is_truthful:
+            return found
+        return replace(found, memory_bytes=max(0, self.limit_bytes - state_bytes(self.states)))
 
     @property
     def states(self) -> LimitedStates:
@@ -126,6 +137,20 @@ def test_saved_values_of_other_sizes_leave_a_full_device(
     for kind in ("forward", "backward"):
         assert len(special(kind)) == 2 and all(each.states for each in special(kind))
     assert not device.failed and not scheduler.failed_devices
+
+
+def test_a_full_device_is_not_left_for_the_cpu(
+    device: LimitedDevice, scheduler: vs.Scheduler
+) -> None:
+    training = Training(scheduler)
+    training.step(2000)
+    device.leave(bytes_of(special("forward")[0]) * 5 // 2)  # a step needs 3
+    device.is_truthful = True
+    training.step(1999)
+    for kind in ("forward", "backward"):
+        (left,) = special(kind)
+        plans = [step.compiled.plan for step in left.steps if isinstance(step, DeviceSegment)]
+        assert plans and all(plan.topology.cpu not in plan.working for plan in plans)
 
 
 def test_values_that_no_backward_pass_reads_leave_first(

@@ -1,7 +1,8 @@
 """DeviceMemory: frees the graphs and saved values of PyTorch on the devices of one scheduler.
 
     dropped model --finalizers--> unused graphs, unused states --next compilation--> freed
-    OutOfMemory --> saved values without a backward pass, the least recently used ones --> freed
+    OutOfMemory, or a full GPU --> saved values that no backward pass has read, then the least
+                                   recently used ones --> freed
 
 Examples: tests/torch_backend/test_torch_memory.py.
 """
@@ -104,15 +105,18 @@ class DeviceMemory:
         finally:
             self._thread.is_strict = False
 
+    def can_shrink(self) -> bool:
+        """Return True if `shrink` would free memory or raise its error."""
+        return self._is_strict or bool(self._idle(self._listed()))
+
     def shrink(self, error: OutOfMemory) -> bool:
         """Free the saved values that are needed last: those that no backward pass has read, then
         the least recently used ones. Return False if there are none.
         """
-        with self._lock:
-            programs = list(self._programs)
-        idle = [values for program in programs for values in program.idle_values()]
+        programs = self._listed()
+        idle = self._idle(programs)
         if not idle:
-            if getattr(self._thread, "is_strict", False):
+            if self._is_strict:
                 raise error
             return False
         states = frozenset(min(idle, key=lambda values: (values.was_read, values.used)).states)
@@ -121,6 +125,17 @@ class DeviceMemory:
             program.drop(states)
         self.free_unused()
         return True
+
+    @property
+    def _is_strict(self) -> bool:
+        return getattr(self._thread, "is_strict", False)
+
+    def _listed(self) -> list[SavesValues]:
+        with self._lock:
+            return list(self._programs)
+
+    def _idle(self, programs: list[SavesValues]) -> list[Idle]:
+        return [values for program in programs for values in program.idle_values()]
 
 
 def _popleft(items: deque[T]) -> T | None:
