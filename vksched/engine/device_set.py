@@ -21,6 +21,7 @@ from ..runtime.vulkan.open_device import open_device
 from ..topology.device_spec import GRANULARITIES
 from ..topology.host_names import CPU, DRIVER, host_of, on
 from ..topology.links import Link
+from .memory_holders import MemoryHolders
 from .remote_hosts import Hosts
 
 Wanted = Sequence[str | Device | device_probe.DeviceInfo]
@@ -36,13 +37,15 @@ class DeviceSet:
     """Open devices.
 
     devices: in order of priority; the CPUs of other hosts after all other devices, the local CPU
-    last. with_cpu: the CPU was named, or no device was. hosts: the other hosts.
+    last. with_cpu: the CPU was named, or no device was. hosts: the other hosts. holders: owners of
+    memory on the devices that they can free.
     """
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
         self.hosts: Hosts | None = None
         self.with_cpu = True
+        self.holders = MemoryHolders()
         self._aliases: dict[str, str] = {}
         self._dropped: weakref.finalize[[Hosts], DeviceSet] | None = None
 

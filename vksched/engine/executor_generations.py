@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeGuard
 
 from ..common.dtypes import Progress
-from ..common.errors import DeviceError, VkschedError
+from ..common.errors import DeviceError, OutOfMemory, VkschedError
 from ..common.user_warning import warn
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
@@ -149,6 +149,8 @@ class ExecutorGenerations:
                     about = progress, self._drift, *why, self._pool.stream
                     return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
+                if isinstance(error, OutOfMemory) and preparing.opened.holders.shrink(error):
+                    continue
                 self._faults.record([error], devices)
                 failures += 1
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):

@@ -82,6 +82,8 @@ class GraphRegistry:
     ) -> CompiledGraph:
         """Return a handle to a compiled graph; compile it if it is new."""
         self.owner.require("the scheduler")  # in a forked child the lock may never be released
+        self._require_open()
+        self.preparing.opened.holders.free_unused()
         with self.lock:
             self._require_open()
             if isinstance(outputs, DeferredGraph):

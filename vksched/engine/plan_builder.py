@@ -280,6 +280,7 @@ class PlanBuilder:
             drift.alone.forget()  # the device of the trial is excluded
         only = drift.alone.only if drift is not None else ()
         plan = self.plan(request, self.topology(left_out), small, only)
+        self.opened.holders.require_room(plan)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
         every = plan, *plan.replicas

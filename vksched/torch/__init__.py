@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from .model_file import ExportedModel as ExportedModel
     from .model_file import load as load
     from .runtime import BackendOptions as BackendOptions
+    from .runtime import release as release
 
 _PUBLIC = {
     "BackendOptions": "runtime",
     "explain": "explanation",
     "ExportedModel": "model_file",
     "load": "model_file",
+    "release": "runtime",
     "save": "export",
     "vksched": "backend",
 }
 """The module of each public name."""
 
-__all__ = ["BackendOptions", "ExportedModel", "explain", "load", "save", "vksched"]
+__all__ = ["BackendOptions", "ExportedModel", "explain", "load", "release", "save", "vksched"]
 
 
 def __getattr__(name: str) -> object:

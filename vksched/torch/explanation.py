@@ -69,8 +69,11 @@ def _specialisation_lines(special: Specialisation) -> list[str]:
     kinds = Counter(entry.leaf.op for entry in special.weights.values())
     held = ", ".join(f"{kinds[k]} {k}s" for k in ("weight", "state") if kinds[k])
     lines = [f"{len(special.segments)} segments{held and ', ' + held}"]
-    if special.saved is not None and special.saved.states:
-        lines.append(f"  {len(special.saved.states)} saved values on devices for the backward pass")
+    if special.saved is not None and special.saved.tensors:
+        count = len(special.saved.tensors)
+        lines.append(f"  {count} saved values on devices for the backward pass")
+    if special.host_reason:
+        lines.append(f"  saved values pass through host memory: {special.host_reason}")
     for step in special.steps:
         if isinstance(step, DeviceSegment):
             lines += [f"  {line}" for line in step.compiled.plan.explain().splitlines()]

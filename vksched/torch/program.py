@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from ..common.errors import StateLost
+from ..common.errors import OutOfMemory, StateLost
 from ..common.user_warning import warn
 from ..ir.tensor import Tensor
 from .current_weights import CurrentWeights
+from .device_memory import Idle
 from .lower import op_name, value_of
 from .partition import Segment, cut, find_unsupported
 from .runtime import Runtime
@@ -68,6 +69,13 @@ class Specialisation:
         The states of arguments that a forward graph has left on devices, by position.
     saved_from
         The first result that may stay on devices; None if there is none.
+
+    Attributes
+    ----------
+    states
+        The states of saved values that it reads or writes.
+    host_reason
+        The reason if saved values pass through host memory in all calls; "" otherwise.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Specialisation:
         leaves = {self._placeholders[i]: leaf for i, leaf in {**self.leaves, **received}.items()}
         self.segments: list[Segment] = cut(module, self.unsupported)
         self.saved: SavedValues | None = None
-        if saved_from is not None and runtime.has_gpus:
+        if saved_from is not None:
             on_host = {*self._result[:saved_from], *(n for s in self.segments for n in s.inputs)}
             nodes = {n for n in self._result[saved_from:] if isinstance(n, fx.Node)}
             self.saved = SavedValues(runtime, nodes - on_host)
@@ -100,11 +108,21 @@ class Specialisation:
         ]
         self._frees = _last_uses(self.segments, self._result)
         self._through_host: Specialisation | None = None
+        self.host_reason = ""
+        written = () if self.saved is None else self.saved.states
+        self.states = frozenset([*received.values(), *written])
 
     @property
     def is_current(self) -> bool:
-        """False if a weight has become a state since."""
-        return all(entry.leaf is self.leaves[i] for i, entry in self.weights.items())
+        """False if a weight has become a state since, or if saved values cannot stay on devices."""
+        return not self.is_refused and all(
+            entry.leaf is self.leaves[i] for i, entry in self.weights.items()
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """True if devices had no memory for a backward graph that reads the saved values."""
+        return self.saved is not None and self.saved.is_refused
 
     @property
     def has_host_version(self) -> bool:
@@ -172,11 +190,19 @@ class Program:
         self._sized = [i for i, value in enumerate(examples) if _is_symbolic(value)]
         self._recent: tuple[Any, Specialisation, CurrentWeights] | None = None  # of the last call
         self.calls = 0
+        runtime.memory.add(self)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         values = list(args)
         args.clear()  # the caller's references end here, as AOTAutograd expects
-        found, lease = self._find(values), None
+        try:
+            found = self._find(values)
+        except OutOfMemory:
+            if not _refuse(values):
+                raise
+            values = [on_host(value) for value in values]
+            found = self._find(values)
+        lease = None
         self.calls += 1
         if found.saved is not None and found.saved.states:
             lease = None if has_hooks() else found.saved.lease()
@@ -189,8 +215,9 @@ class Program:
             if lease is None:
                 if self.info.kind != "backward":
                     raise
+                reason = str(error).split("; try")[0]
                 raise StateLost(
-                    f"[torch] values that the backward pass needs are lost: {error}; try the "
+                    f"[torch] values that the backward pass needs are lost: {reason}; try the "
                     "forward pass again"
                 ) from error
             lease.saved.reset()
@@ -205,18 +232,21 @@ class Program:
         sizes = sizes, tuple(received.items())
         managed = [args[i] for i in self.info.managed]
         with self._lock:
-            if self._recent is not None:
-                known, recent, current = self._recent
-                if known == sizes and recent.is_current and current.equal(managed):
-                    return recent
+            if self._is_recent(sizes, managed):
+                assert self._recent is not None
+                return self._recent[1]
             keys = tuple(key_of(tensor) for tensor in managed)
             found = self.specialisations.get((sizes, keys))
             if found is not None:
                 for i, entry in found.weights.items():
                     if not entry.is_current(args[i]):
                         self._runtime.weights.refresh(entry, args[i])
-            if found is None or not found.is_current:
-                found = self._specialise(args, keys, received)
+            is_refused = found is not None and found.is_refused
+            if found is not None and not found.is_current:
+                found = None
+                del self.specialisations[sizes, keys]
+            if found is None:
+                found = self._specialise(args, keys, received, is_refused)
                 self._drop_freed()
                 self.specialisations[sizes, keys] = found
                 while len(self.specialisations) > self._runtime.limit:
@@ -228,11 +258,21 @@ class Program:
             self._recent = sizes, found, CurrentWeights(managed, entries)
         return found
 
+    def _is_recent(self, sizes: Any, managed: Sequence[Any]) -> bool:
+        """Return True if the last call had these sizes and parameters."""
+        if self._recent is None:
+            return False
+        known, recent, current = self._recent
+        return bool(known == sizes and recent.is_current and current.equal(managed))
+
     def _received(self, args: Sequence[Any]) -> dict[int, Tensor]:
         """Return the states of arguments of a backward graph, by position."""
         if self.info.kind != "backward":
             return {}
-        return {i: arg.state for i, arg in enumerate(args) if isinstance(arg, DeviceTensor)}
+        found = {i: arg for i, arg in enumerate(args) if isinstance(arg, DeviceTensor)}
+        for arg in found.values():
+            arg.lease.saved.was_read = True
+        return {i: arg.state for i, arg in found.items()}
 
     def _drop_freed(self) -> None:
         """Forget specialisations whose parameters no longer exist."""
@@ -240,8 +280,34 @@ class Program:
             if any(entry.storage.expired() for entry in special.weights.values()):
                 del self.specialisations[key]
 
+    def idle_values(self) -> list[Idle]:
+        """Return the saved values of its specialisations that no call uses."""
+        if not self._lock.acquire(blocking=False):
+            return []  # another thread compiles it, and may wait for the caller
+        try:
+            each = [special.saved for special in self.specialisations.values()]
+            return [values for values in each if values is not None and values.is_idle]
+        finally:
+            self._lock.release()
+
+    def drop(self, states: Collection[Tensor]) -> None:
+        """Forget the specialisations that read or write some states of saved values."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            for key, special in list(self.specialisations.items()):
+                if not special.states.isdisjoint(states):
+                    del self.specialisations[key]
+                    self._recent = None  # it may be the last one
+        finally:
+            self._lock.release()
+
     def _specialise(
-        self, args: Sequence[Any], keys: Sequence[Any], received: Mapping[int, Tensor]
+        self,
+        args: Sequence[Any],
+        keys: Sequence[Any],
+        received: Mapping[int, Tensor],
+        is_refused: bool,
     ) -> Specialisation:
         table, trained = self._runtime.weights, self.info.kind != "inference"
         weights = {
@@ -250,12 +316,43 @@ class Program:
             if key is not None
         }
         module = _with_sizes(self._module, args) if self._sized else self._module
-        self._runtime.close_unused()
-        created = Specialisation(self._runtime, module, weights, received, self.info.saved_from)
+        created = self._compile(module, weights, received, is_refused)
         for step in created.steps:
             if isinstance(step, DeviceSegment):
                 self.unplaced.difference_update(step.placement)
         self._note(created)
+        return created
+
+    def _compile(
+        self,
+        module: fx.GraphModule,
+        weights: Mapping[int, ManagedWeight],
+        received: Mapping[int, Tensor],
+        is_refused: bool,
+    ) -> Specialisation:
+        """Return a specialisation. Its saved values stay on devices if these have memory for them.
+
+        Parameters
+        ----------
+        is_refused
+            The devices had no memory for the backward graph of the former one.
+        """
+        saved_from = self.info.saved_from if self._runtime.has_gpus else None
+        reason, about = "", (self._runtime, module, weights, received)
+        if saved_from is not None and is_refused:
+            reason = "no memory for the backward graph"
+        elif saved_from is not None or received:
+            try:
+                with self._runtime.memory.on_devices():
+                    return Specialisation(*about, saved_from)
+            except OutOfMemory as error:
+                if saved_from is None:
+                    raise  # the next try gets the values from the host
+                reason = str(error).split("; try")[0]
+        if reason:
+            warn(f"[torch] values for the backward pass pass through host memory: {reason}")
+        created = Specialisation(*about, None)
+        created.host_reason = reason
         return created
 
     def _note(self, created: Specialisation) -> None:
@@ -275,6 +372,14 @@ class Program:
             f"{listed} ({op_name(first)}: {created.unsupported[first]}); "
             "vksched.torch.explain has all"
         )
+
+
+def _refuse(args: Sequence[Any]) -> bool:
+    """Mark the states of arguments as refused; return False if there are none."""
+    leases = {id(arg.lease): arg.lease for arg in args if isinstance(arg, DeviceTensor)}
+    for lease in leases.values():
+        lease.saved.is_refused = True
+    return bool(leases)
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import threading
 import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.errors import PlanError, VkschedError
-from ..engine.executable import CompiledGraph
-from ..ir.tensor import Tensor
+from ..common.errors import VkschedError
 from ..scheduler.scheduler import Scheduler
-from .weights import WeightTable
+from .device_memory import DeviceMemory
 
 LIMIT = 16
 """The default number of cached specialisations of a graph."""
@@ -102,9 +100,8 @@ class Runtime:
     ----------
     weights
         The weights of all graphs of the scheduler.
-    unused, unused_states
-        Compiled graphs, and states of saved values, that nothing refers to. The next compilation
-        frees them: the garbage collector must not, because it may run while a lock is held.
+    memory
+        The memory of all graphs of the scheduler.
     """
 
     def __init__(self, scheduler: Scheduler, options: BackendOptions) -> None:
@@ -114,33 +111,18 @@ class Runtime:
         with _lock:
             found = _shared.get(scheduler)
             if found is None:
-                found = _shared[scheduler] = (WeightTable(scheduler), deque(), deque())
-        self.weights, self.unused, self.unused_states = found
+                found = _shared[scheduler] = DeviceMemory(scheduler)
+        self.memory, self.weights = found, found.weights
 
     @property
     def has_gpus(self) -> bool:
         """True if a device has memory that the arrays of PyTorch are copied to."""
         return len(self.scheduler.devices) > 1  # the last one is the CPU
 
-    def close_unused(self) -> None:
-        """Free the graphs, and the states of saved values, that nothing refers to."""
-        while self.unused:
-            self.unused.popleft().close()
-        for _ in range(len(self.unused_states)):
-            states = self.unused_states.popleft()
-            while states:
-                try:
-                    self.scheduler.delete_state(states[-1])
-                except PlanError:  # a backward graph that will be freed later
-                    self.unused_states.append(states)
-                    break
-                states.pop()
 
-
-_Shared = tuple[WeightTable, deque[CompiledGraph], deque[list[Tensor]]]
 _lock = threading.Lock()
 _schedulers: dict[tuple[Any, ...], Scheduler] = {}
-_shared: weakref.WeakKeyDictionary[Scheduler, _Shared] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Scheduler, DeviceMemory] = weakref.WeakKeyDictionary()
 
 
 def open_runtime(options: BackendOptions) -> Runtime:
@@ -155,6 +137,19 @@ def open_runtime(options: BackendOptions) -> Runtime:
                 scheduler = Scheduler(devices, precision=options.precision)
                 _schedulers[key] = scheduler
     return Runtime(scheduler, options)
+
+
+def release() -> None:
+    """Free the memory on devices of compiled models that no longer exist.
+
+    Otherwise the next compilation on their scheduler frees it. Dynamo refers to the functions that
+    it has compiled: call `torch._dynamo.reset()` first.
+    """
+    gc.collect()  # models and their graphs in reference cycles
+    with _lock:
+        found = list(_shared.values())
+    for memory in found:
+        memory.free_unused()
 
 
 def close_all() -> None:

@@ -12,9 +12,10 @@ use them. Examples: tests/torch_backend/test_torch_saved.py.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from .runtime import Runtime
 DTYPES = frozenset({FLOAT32, FLOAT16, INT32, BOOL})
 """The element types that states on devices have without bounds."""
 LEAVES = frozenset({"input", "weight", "state", "constant"})
+_USES = itertools.count(1)
 
 
 class SavedValues:
@@ -44,17 +46,25 @@ class SavedValues:
 
     Attributes
     ----------
-    states
+    tensors
         The states of the nodes whose values stay on devices.
+    was_read
+        True if a backward graph has been compiled for the states.
+    used
+        The number of the last call that had the states, over all graphs.
+    is_refused
+        True if the devices had no memory for a backward graph that reads the states.
     """
 
     def __init__(self, runtime: Runtime, nodes: Collection[fx.Node]) -> None:
         self.scheduler = runtime.scheduler
-        self.states: dict[fx.Node, Tensor] = {}
+        self.tensors: dict[fx.Node, Tensor] = {}
+        self.was_read = self.is_refused = False
+        self.used = 0
         self._nodes = frozenset(nodes)
         self._created: list[Tensor] = []
         self._free = deque([True])  # with an item if no call has the states
-        weakref.finalize(self, runtime.unused_states.append, self._created).atexit = False
+        weakref.finalize(self, runtime.memory.unused_states.append, self._created).atexit = False
 
     def hold(self, values: Mapping[fx.Node, Any]) -> dict[Tensor, Tensor]:
         """Create states for some of the nodes, and return their next values.
@@ -69,9 +79,19 @@ class SavedValues:
             if node in self._nodes and isinstance(value, Tensor) and _can_hold(value):
                 if value not in created:
                     created[value] = state(_zeros(value), backup=False)
-                self.states[node] = created[value]
+                self.tensors[node] = created[value]
         self._created += created.values()
         return {held: value for value, held in created.items()}
+
+    @property
+    def states(self) -> Sequence[Tensor]:
+        """All states of the graph."""
+        return self._created
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there are states, and no call has them."""
+        return bool(self._created and self._free)
 
     def lease(self) -> Lease | None:
         """Return the right to the states; None if an earlier call has it."""
@@ -79,6 +99,7 @@ class SavedValues:
             self._free.pop()
         except IndexError:
             return None
+        self.used = next(_USES)
         lease = Lease(self)
         weakref.finalize(lease, self._free.append, True).atexit = False
         return lease
@@ -105,7 +126,7 @@ class Lease:
 
     def tensor(self, node: fx.Node) -> DeviceTensor:
         """Return the tensor that stands for the value of a node."""
-        held, like = self.saved.states[node], value_of(node)
+        held, like = self.saved.tensors[node], value_of(node)
         found: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             DeviceTensor, held.shape, strides=like.stride(), dtype=like.dtype, device="cpu"
         )
@@ -146,6 +167,20 @@ class DeviceTensor(torch.Tensor):  # type: ignore[misc]
     ) -> Any:
         plain = pytree.tree_map_only(DeviceTensor, DeviceTensor.on_host, (args, kwargs or {}))
         return func(*plain[0], **plain[1])
+
+    def tolist(self) -> Any:
+        """Return the value as nested lists."""
+        return self.on_host().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return the value as an array."""
+        return self.on_host().numpy(force=force)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # pickle, copy and torch.save
+        return self.on_host().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return memo.setdefault(id(self), self.on_host())
 
     def __repr__(self, **_: Any) -> str:  # without the values, which are on a device
         return f"DeviceTensor({self.state.name!r}, {tuple(self.shape)}, {self.dtype})"

@@ -82,7 +82,7 @@ class DeviceSegment:
         self._outputs = segment.outputs
         if saved is not None:
             updates = saved.hold({node: lowering.values[node] for node in segment.outputs})
-            self._outputs = tuple(n for n in segment.outputs if n not in saved.states)
+            self._outputs = tuple(n for n in segment.outputs if n not in saved.tensors)
         self._results = _Results(self._outputs, lowering.values)
         tensors = _tensors_of((*self._results.tensors, *updates.values()))
         read = {t.name for t in tensors if t.op == "input"}
@@ -97,7 +97,7 @@ class DeviceSegment:
         self.compiled: CompiledGraph = runtime.scheduler.compile(
             self._results.tensors, self.placement or None, updates=updates or None
         )
-        weakref.finalize(self, runtime.unused.append, self.compiled).atexit = False
+        weakref.finalize(self, runtime.memory.unused.append, self.compiled).atexit = False
 
     def __call__(self, values: Sequence[Any]) -> dict[fx.Node, Any]:
         """Return the outputs for the inputs in the order of the segment. A run on devices leaves

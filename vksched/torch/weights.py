@@ -29,6 +29,7 @@ from .convert import storage_of, to_array
 SAMPLED = 128
 """The number of values of a parameter that each call compares, at equal distances."""
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...], Any]
+Unused = Callable[[list[Tensor]], None]
 
 
 def key_of(tensor: Any) -> Key | None:
@@ -65,15 +66,22 @@ class ManagedWeight:
         The version of the values on devices, and a sample of them.
     """
 
-    def __init__(self, tensor: Any, name: str, trained: bool) -> None:
+    def __init__(self, tensor: Any, name: str, trained: bool, unused: Unused) -> None:
         self.storage = StorageWeakRef(tensor.untyped_storage())
         self.name = name
         self._note(tensor)
-        self.leaf = _leaf(state if trained else weight, tensor, name)
+        self._unused = unused
+        self.leaf = self._state(tensor) if trained else _leaf(weight, tensor, name)
 
     @property
     def is_state(self) -> bool:
         return self.leaf.op == "state"
+
+    def _state(self, tensor: Any) -> Tensor:
+        """Return a state, which is unused after this entry; graphs free weights themselves."""
+        leaf = _leaf(state, tensor, self.name)
+        weakref.finalize(self, self._unused, [leaf]).atexit = False
+        return leaf
 
     def _note(self, tensor: Any) -> None:
         self.version: int = tensor._version
@@ -88,7 +96,7 @@ class ManagedWeight:
     def become_state(self, tensor: Any) -> None:
         """Replace the weight by a state; graphs that read the weight are compiled again."""
         self._note(tensor)
-        self.leaf = _leaf(state, tensor, self.name)
+        self.leaf = self._state(tensor)
 
     def refresh(self, tensor: Any, scheduler: Scheduler) -> None:
         """Bring the values of a tensor to devices if they have changed."""
@@ -113,9 +121,16 @@ def _leaf(create: Callable[..., Tensor], tensor: Any, name: str) -> Tensor:
 
 
 class WeightTable:
-    """The parameters of one scheduler."""
+    """The parameters of one scheduler.
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    Parameters
+    ----------
+    unused
+        Receives the states of parameters that nothing refers to.
+    """
+
+    def __init__(self, scheduler: Scheduler, unused: Unused) -> None:
+        self._unused = unused
         self._scheduler = weakref.ref(scheduler)
         self._lock = threading.RLock()
         self._held: dict[Key, ManagedWeight] = {}
@@ -132,7 +147,7 @@ class WeightTable:
             found = self._held.get(key)
             if found is None:
                 self._forget_freed()
-                found = self._held[key] = ManagedWeight(tensor, name, trained)
+                found = self._held[key] = ManagedWeight(tensor, name, trained, self._unused)
             elif trained and not found.is_state:
                 found.become_state(tensor)
             self.refresh(found, tensor)
@@ -144,6 +159,14 @@ class WeightTable:
         assert scheduler is not None, "the caller's runtime refers to it"
         with self._lock:
             entry.refresh(tensor, scheduler)
+
+    def forget_freed(self) -> None:
+        """Forget parameters that no longer exist, unless another thread uses the table."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._forget_freed()
+            finally:
+                self._lock.release()
 
     def _forget_freed(self) -> None:
         freed = [key for key, entry in self._held.items() if entry.storage.expired()]

@@ -21,6 +21,7 @@ from ...common.user_warning import warn_user
 from ...ir.graph import Node
 from ..costs.op_support import OpSupport
 from ..types.plan_types import PlanValue
+from ..types.query import FULL, ON_HOST
 
 FEW_ELEMENTS = 16
 """Maximum number of elements for which a fallback before any device's work is not reported."""
@@ -58,6 +59,18 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
         found.setdefault(node.op, []).append(node)
         reasons.setdefault(node.op, tuple((name, str(why)) for name, why in whys))
     return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
+
+
+def find_full_gpu(plan: PlanValue) -> str:
+    """Return the note of a full GPU because of which the CPU computes, or weights stay in host
+    memory; "" if there is none.
+    """
+    by_cpu = plan.topology.cpu in plan.working
+    notes = [note for note in plan.notes if FULL in note and (by_cpu or ON_HOST in note)]
+    if by_cpu and not notes:  # an op alone takes more
+        whys = (why for found in find_fallbacks(plan) for _, why in found.reasons)
+        notes = [why for why in whys if FULL in why]
+    return notes[0] if notes else ""
 
 
 def _is_placed_by_user(plan: PlanValue, node: Node) -> bool:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, fields, replace
 
 from .plan_types import HOST, PlanValue, Upload
 
+FULL, ON_HOST = " is full: ", "stay in host memory"
+"""Parts of the notes about full devices."""
+
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
@@ -95,7 +98,7 @@ def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
     """Return the idle GPUs after the last working one in the order of priority, and the working
     GPUs, which have room for all GPU work. Both lists are empty if a GPU is full.
     """
-    if any(" is full: " in note for plan in plans for note in plan.notes):
+    if any(FULL in note for plan in plans for note in plan.notes):
         return [], []
     busy = {plan.topology.devices[device].name for plan in plans for device in plan.working}
     gpus = [d for d in plans[0].topology.devices if d.kind != "cpu"] if plans else []

@@ -24,6 +24,7 @@ from ...common.formatting import format_share
 from ...ir.graph import Graph
 from ...plan.costs.op_support import OpSupport
 from ...plan.types.offsets import aligned
+from ...plan.types.query import FULL, ON_HOST
 from ..placement.candidate_devices import NONE, Caps
 from ..placement.memory_budget import WELL_FILLED
 from .allocate import MemoryUse
@@ -76,7 +77,7 @@ def fit(
 
 def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
     """Return which nodes the devices of one memory do not run, as text. why: the reason."""
-    full = f"{', '.join(draft.topology.devices[d].name for d in peers)} is full: {why}"
+    full = f"{', '.join(draft.topology.devices[d].name for d in peers)}{FULL}{why}"
     peak, first = caps.peaks[peers[0]], caps.first[peers[0]]
     parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
     if first is not None:
@@ -84,7 +85,7 @@ def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) ->
     nodes, data = " and ".join(parts), draft.support.graph.data
     here = (split_draft for split_draft in draft.split_drafts if split_draft.device in peers)
     if any(value in data for split_draft in here for value, _ in split_draft.live_in):
-        return f"{full}; weights of nodes {nodes} stay in host memory"
+        return f"{full}; weights of nodes {nodes} {ON_HOST}"
     return f"{full}; nodes {nodes} go elsewhere"
 
 
