@@ -84,8 +84,8 @@ def test_stop_cancels_the_answer(
     streams: list[CompletionStream] = []
     submit = served.engine.submit
 
-    def submit_noted(request: CompletionRequest) -> CompletionStream:
-        streams.append(submit(request))
+    def submit_noted(request: CompletionRequest, *about: Any) -> CompletionStream:
+        streams.append(submit(request, *about))
         return streams[-1]
 
     monkeypatch.setattr(served.engine, "submit", submit_noted)

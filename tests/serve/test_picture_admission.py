@@ -239,7 +239,7 @@ def test_wrong_fields_are_found_before_pictures_are_decoded(
     monkeypatch.setattr(server.service.pictures, "open", held)
     tool = {"type": "function", "function": {"name": "f"}}
     for param, more in (
-        ("n", {"n": 1000}),
+        ("n", {"n": 100}),
         ("tools", {"tools": [tool], "tool_choice": "required"}),
         ("grammar", {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}),
         ("max_tokens", {"max_completion_tokens": 4}),

@@ -104,7 +104,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(client: Client, served: Se
     assert choice["text"].startswith("hello hey")
     assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
     request = CompletionRequest(tuple(prompt), 0, prompt_logprobs=2)
-    stream = served.engine.submit(request)
+    stream = served.engine.submit(request, *about)
     assert list(stream) == []
     expected = [entry.logprob for entry in stream.prompt_logprobs]
     assert logprobs["token_logprobs"][1:-1] == expected
@@ -126,9 +126,9 @@ def test_the_log_probabilities_of_a_prompt_are_computed_once(
     asked: list[int | None] = []
     submit = served.engine.submit
 
-    def submit_noted(request: CompletionRequest) -> Any:
+    def submit_noted(request: CompletionRequest, *about: Any) -> Any:
         asked.append(request.prompt_logprobs)
-        return submit(request)
+        return submit(request, *about)
 
     monkeypatch.setattr(served.engine, "submit", submit_noted)
     with served as client:

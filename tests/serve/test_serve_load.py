@@ -227,10 +227,10 @@ def test_answers_are_built_outside_the_event_loop(
     submit, part = served.engine.submit, _TextAnswer._part
     automaton = stop_matcher._automaton
 
-    def submit_noted(request: CompletionRequest) -> CompletionStream:
+    def submit_noted(request: CompletionRequest, *about: Any) -> CompletionStream:
         requests.append(request)
         threads.add(threading.current_thread().name)
-        return submit(request)
+        return submit(request, *about)
 
     def part_noted(self: Any, index: int, piece: Any) -> Any:
         if not self._choices[index].is_echoed:

@@ -43,7 +43,15 @@ class ChatJob:
     parsers: Sequence[MessageParser]
 
 
-def chat_fields(body: ChatRequest, service: ModelService, limits: ServerLimits) -> ChatFields:
+def check_choices(body: ChatRequest, limits: ServerLimits) -> None:
+    """Raise ApiError if a request asks for too many answers."""
+    if (body.n or 1) > limits.choices:
+        raise ApiError(
+            f"[n] expected at most {limits.choices} answers per request, got {body.n}", "n"
+        )
+
+
+def chat_fields(body: ChatRequest, service: ModelService) -> ChatFields:
     """Return the fields of a chat request, which are checked before its pictures are decoded.
 
     Raises
@@ -52,10 +60,6 @@ def chat_fields(body: ChatRequest, service: ModelService, limits: ServerLimits) 
         A field has a wrong value, or cannot be honoured; `param` names it.
     """
     service.engine  # noqa: B018 - an error now if the model generates no text
-    if (body.n or 1) > limits.choices:
-        raise ApiError(
-            f"[n] expected at most {limits.choices} answers per request, got {body.n}", "n"
-        )
     source = service.model.chat_template.source
     tools, call_format = tools_of(body), call_format_of(source)
     if tools and call_format is None:

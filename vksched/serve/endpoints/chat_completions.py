@@ -12,7 +12,7 @@ from ...generation.completion import TokenOutput
 from ...generation.conversation.picture_parts import has_pictures, source_size
 from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logprobs
 from ..answer_stream import AnswerStreams
-from ..chat_job import ChatJob, chat_fields, chat_job
+from ..chat_job import ChatJob, chat_fields, chat_job, check_choices
 from ..event_stream import event_response, json_response, to_json, while_connected
 from ..generation_job import start_job
 from ..message_assembler import MessageAssembler, MessagePiece
@@ -28,6 +28,7 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     body = await body_of(request, ChatRequest)
     state.service.check_name(body.model)
+    check_choices(body, state.limits)
     place = _place_of(body, state)
     try:
         starting = _start(body, state, cache_key_of(request), place)
@@ -45,8 +46,8 @@ def _place_of(body: ChatRequest, state: ServerState) -> PicturePlace | None:
     """Return a place for a request with pictures, before they are decoded; None without them."""
     if state.service.pictures is None or not has_pictures(body.messages):
         return None
-    count = min(body.n or 1, state.limits.choices)
-    return state.admission.enter(state.service.engine, count, source_size(body.messages))
+    size = source_size(body.messages)
+    return state.admission.enter(state.service.engine, body.n or 1, size)
 
 
 async def _start(
@@ -54,7 +55,7 @@ async def _start(
 ) -> _ChatAnswer:
     """Return the answer to a request, which the engine generates. place: that of its pictures."""
     service = state.service
-    fields = await state.workers.call(chat_fields, body, service, state.limits)
+    fields = await state.workers.call(chat_fields, body, service)
     if place is not None:
         await state.picture_readers.call(_open_pictures, body, service, place)
     job = await state.workers.call(chat_job, body, fields, service, cache_key)
