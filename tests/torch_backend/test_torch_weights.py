@@ -15,7 +15,9 @@ from vksched.torch.weights import SAMPLED, ManagedWeight
 
 
 def current(*tensors: Any) -> CurrentWeights:
-    entries = {i: ManagedWeight(t, f"w{i}", trained=False) for i, t in enumerate(tensors)}
+    entries = {
+        i: ManagedWeight(t, f"w{i}", trained=False, unused=[].append) for i, t in enumerate(tensors)
+    }
     return CurrentWeights(tensors, entries)
 
 
@@ -111,7 +113,9 @@ def test_memory_of_parameters_is_freed() -> None:
 def test_inputs_among_the_parameters_are_compared_by_identity_alone() -> None:
     """A buffer of a type that devices lack has no entry."""
     weight, buffer = parameter(4), torch.zeros(4, dtype=torch.float64)
-    found = CurrentWeights([buffer, weight], {1: ManagedWeight(weight, "w", trained=False)})
+    found = CurrentWeights(
+        [buffer, weight], {1: ManagedWeight(weight, "w", trained=False, unused=[].append)}
+    )
     buffer.add_(1)
     assert found.equal([buffer, weight])
     assert not found.equal([buffer.clone(), weight])
