@@ -104,7 +104,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(client: Client, served: Se
     assert choice["text"].startswith("hello hey")
     assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
     request = CompletionRequest(tuple(prompt), 0, prompt_logprobs=2)
-    stream = served.engine.submit(request, *about)
+    stream = served.engine.submit(request)
     assert list(stream) == []
     expected = [entry.logprob for entry in stream.prompt_logprobs]
     assert logprobs["token_logprobs"][1:-1] == expected

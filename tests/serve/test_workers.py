@@ -138,6 +138,20 @@ def test_calls_that_were_left_wait_no_more(gate: Gate) -> None:
     asyncio.run(run())
 
 
+def test_a_cancellation_that_comes_with_the_begin_ends_the_call(gate: Gate) -> None:
+    async def run() -> None:
+        workers = Workers(1, 20)
+        left = asyncio.ensure_future(workers.call(gate, ""))
+        await asyncio.sleep(0)
+        assert gate.begun.wait(20)  # the event loop gets it in its next step, after this one
+        asyncio.get_running_loop().call_soon(left.cancel)
+        await asyncio.wait((left,), timeout=5)
+        assert left.cancelled()
+        workers.close()
+
+    asyncio.run(run())
+
+
 def test_callers_may_bound_the_queue_themselves(gate: Gate) -> None:
     async def run() -> None:
         workers = Workers(1, 0.1, None, PICTURES)

@@ -82,29 +82,25 @@ class Workers:
         call = _Call(self, function, args, dropped)
         self._put(call)
         self._waiting += 1
-        try:
-            await asyncio.wait_for(asyncio.shield(call.begun), self._limit_s)
-        except asyncio.TimeoutError:
-            if call.cancel():
-                raise _overloaded() from None
-        except BaseException:
-            call.leave()
-            raise
-        try:
-            return await asyncio.wait_for(asyncio.shield(call.ended), self._limit_s)
-        except asyncio.TimeoutError:
-            call.leave()
-            inputs, smaller = self._inputs
-            raise ApiError(
-                f"[serve] expected {inputs} to be read within {self._limit_s:g} s, got a longer "
-                f"time; try {smaller}, or again later",
-                status=503,
-                code="timeout",
-                retry_after_s=self._limit_s,
-            ) from None
+        try:  # asyncio.wait_for would ignore a cancellation that comes with its future
+            await asyncio.wait((call.begun,), timeout=self._limit_s)
+            if not call.begun.done() and call.cancel():
+                raise _overloaded()
+            await asyncio.wait((call.ended,), timeout=self._limit_s)
         except asyncio.CancelledError:
             call.leave()
             raise
+        if call.ended.done():
+            return call.ended.result()
+        call.leave()
+        inputs, smaller = self._inputs
+        raise ApiError(
+            f"[serve] expected {inputs} to be read within {self._limit_s:g} s, got a longer time; "
+            f"try {smaller}, or again later",
+            status=503,
+            code="timeout",
+            retry_after_s=self._limit_s,
+        )
 
     def end_call(self) -> None:
         """Count a call that has ended."""
