@@ -45,11 +45,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def write_model(path: Path, kind: str = "Q4_K", seed: int = 0) -> int:
-    """Write a model; returns what is no weight of it: tables of angles, and a number."""
+    """Write a model; returns the bytes of its constants: tables of angles, positions in a chunk of
+    8 tokens, a mask of two, and two numbers.
+    """
     path.parent.mkdir(exist_ok=True)
     tiny = Tiny(kind=kind, layers=4, vocabulary=261)
     write(tiny, path, np.random.default_rng(seed), tokens_of_file())
-    return 2 * 4 * tiny.rotary_size // 2 * tiny.context + 4
+    return 2 * 4 * tiny.rotary_size // 2 * tiny.context + 4 * 8 + 2 + 2 * 4
 
 
 def answer(path: Path, folder: Path, models: Sequence[Path]) -> list[int]:

@@ -5,7 +5,6 @@ states.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import language
 import numpy as np
@@ -165,12 +164,8 @@ def test_info_tells_of_recurrent_states(name: str, layers: int, values: int) -> 
     assert held == layers * values
 
 
-def test_info_of_a_model_without_attention(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(draft(language.load("rwkv7")).packed())
-    show_language_model(str(path), as_json=False)
+def test_info_of_a_model_without_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    show_language_model(loaded(draft(language.load("rwkv7"))), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert "context: 1,048,576 tokens" in lines
     assert "recurrent states: in 2 of 2 layers, 2.5 KiB for each slot" in lines
