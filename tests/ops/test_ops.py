@@ -109,7 +109,9 @@ def test_op_equals_numpy(
                 continue
             where = ", ".join(filter(None, (runner.device.name, run.limits, run.variant)))
             if run.source == OWN_TYPES:
-                check_device(run.case, got, expected, where)
+                check_device(
+                    run.case, got, expected, where, coopmat_tolerance(run.case, run.variant)
+                )
             elif run.source == OTHER_TYPES:
                 check(run.case, got, expected, where, coopmat_tolerance(run.case, run.variant))
             else:

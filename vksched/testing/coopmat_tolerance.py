@@ -16,6 +16,8 @@ CUT = 2.0**-22
 of rounding: one unit in the last place when products are aligned to one exponent, one of the sum
 (H100, float32).
 """
+VALUES = {"attention": (2,), "attention_with_kvcache": (2, 5, 7)}
+"""Operands of attention that are values: those of the cache, new ones and pending ones."""
 WEIGHT = 2.0**-10
 """Error of an attention weight, which units read as float16: some drivers truncate."""
 
@@ -31,9 +33,12 @@ def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
     if case.op in ("matmul", "quantized_linear"):
         shape = variant.partition(COOPMAT)[2].split()[0]
         return CUT * _sums_along_k(*_factors(case), int(shape.split("x")[2]))
-    if case.op == "attention":
-        q, k, v, *rest = case.inputs
-        around = replace(case, inputs=(q, k, np.abs(v), *rest)).expected()
+    if case.op in VALUES:
+        inputs = (
+            np.abs(x) if i in VALUES[case.op] and x.dtype.kind == "f" else x
+            for i, x in enumerate(case.inputs)
+        )
+        around = replace(case, inputs=tuple(inputs)).expected()
         return WEIGHT * np.nan_to_num(around.astype(np.float64), nan=0.0, posinf=0.0)
     return 0.0
 
