@@ -56,7 +56,7 @@ with Listener("127.0.0.1", 0) as listener, Interrupts({limit_s}, until_exit=True
         {begin}
     listener.run(app, on_start=on_start, interrupts=interrupts)
     {then}
-print("ended")
+print("ended", flush=True)
 """
 NEVER = "threading.Event().wait()"
 BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
