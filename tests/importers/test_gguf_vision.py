@@ -5,6 +5,7 @@ the package `transformers`.
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -339,3 +340,13 @@ def test_webp_files_decode_at_once(
     monkeypatch.setattr(webp.WebPImageFile, "load", load_slowly)
     with pytest.raises(ModelFormatError, match="decoded within 2 s, got one that takes longer"):
         model.pixels(data, max_seconds=2)
+
+
+def test_wide_rows_of_bmp_are_read_in_linear_time() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    pillow.new("RGB", (1 << 20, 1), (10, 20, 30)).save(file, "BMP")
+    begin = time.process_time()
+    found = of_pixels._opened(file.getvalue(), 1 << 20, max_seconds=60)
+    assert time.process_time() - begin < 1
+    assert found.size == (1 << 20, 1) and found.getpixel((1 << 19, 0)) == (10, 20, 30)

@@ -161,7 +161,8 @@ def _opened(picture: object, most: int, max_seconds: float | None) -> Image:
             _check_pixels(source.size, most)
             return _upright(source)
         with Image.open(source, formats=FORMATS) as found:
-            found.decodermaxblock = BLOCK_BYTES
+            if max_seconds is not None and found.format != "BMP":  # whose rows need few blocks
+                found.decodermaxblock = BLOCK_BYTES
             _check_pixels(found.size, most)
             if found.format == "WEBP" and max_seconds is not None:
                 _check_pixels(found.size, int(WEBP_PIXELS * max_seconds), "; try it as PNG")
