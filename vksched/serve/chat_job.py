@@ -24,7 +24,7 @@ Tools = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class ChatFields:
-    """What the fields of a chat request say, without its messages. grammar: compiles the constraint
+    """The fields of a chat request, without its messages. grammar: compiles the constraint
     of answers; None without one.
     """
 
