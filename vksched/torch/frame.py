@@ -19,7 +19,7 @@ from .program import Program
 RESUMED = "torch_dynamo_resume_in_"
 """The prefix of functions that Dynamo continues with after a graph break."""
 STATIC = "_dynamo_static_input_type"
-"""The places where Dynamo stores parameters and buffers."""
+"""The attribute by which Dynamo marks parameters and buffers."""
 
 
 @dataclass(frozen=True, eq=False)
