@@ -31,13 +31,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
 
 
+@pytest.fixture(scope="session")
+def gpu_name() -> str:
+    """The first Vulkan device; tests are skipped without one."""
+    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
+    if not names:
+        pytest.skip("no Vulkan device")
+    return names[0]
+
+
 @pytest.fixture(scope="session", params=["cpu", "vulkan"])
 def scheduler(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     """The CPU, and one Vulkan device."""
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if request.param == "vulkan" and not names:
-        pytest.skip("no Vulkan device")
-    with vs.Scheduler(["cpu"] if request.param == "cpu" else names[:1]) as opened:
+    name = "cpu" if request.param == "cpu" else request.getfixturevalue("gpu_name")
+    with vs.Scheduler([name]) as opened:
         yield opened
 
 

@@ -81,11 +81,8 @@ def state_bytes(states: FaultyStates) -> int:
 
 
 @pytest.fixture
-def device() -> LimitedDevice:
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if not names:
-        pytest.skip("no Vulkan device")
-    return LimitedDevice(names[0], None, "memory", "prepare")
+def device(gpu_name: str) -> LimitedDevice:
+    return LimitedDevice(gpu_name, None, "memory", "prepare")
 
 
 @pytest.fixture

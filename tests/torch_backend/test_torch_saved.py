@@ -45,11 +45,8 @@ def saved_on_devices(found: list[Specialisation]) -> None:
 
 
 @pytest.fixture
-def gpu() -> Iterator[vs.Scheduler]:
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if not names:
-        pytest.skip("no Vulkan device")
-    with vs.Scheduler(names[:1]) as opened:
+def gpu(gpu_name: str) -> Iterator[vs.Scheduler]:
+    with vs.Scheduler([gpu_name]) as opened:
         yield opened
 
 
@@ -150,13 +147,10 @@ def test_values_outlive_the_model(gpu: vs.Scheduler) -> None:
     close(x.grad, wanted)
 
 
-def test_a_device_lost_before_the_backward_pass_asks_for_the_forward_pass() -> None:
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if not names:
-        pytest.skip("no Vulkan device")
+def test_a_device_lost_before_the_backward_pass_asks_for_the_forward_pass(gpu_name: str) -> None:
     eager = Net()
     model = copy.deepcopy(eager)
-    device = vs.FaultInjectionDevice(names[0], None)
+    device = vs.FaultInjectionDevice(gpu_name, None)
     with vs.Scheduler([device]) as sched:
         fast = compiled(model, sched)
         close(gradients(model, fast, [X]), gradients(eager, eager, [X]))
@@ -177,13 +171,10 @@ def test_a_device_lost_before_the_backward_pass_asks_for_the_forward_pass() -> N
         saved_on_devices(special("forward"))
 
 
-def test_a_device_lost_in_the_forward_pass_is_replaced() -> None:
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if not names:
-        pytest.skip("no Vulkan device")
+def test_a_device_lost_in_the_forward_pass_is_replaced(gpu_name: str) -> None:
     eager = Net()
     model = copy.deepcopy(eager)
-    device = vs.FaultInjectionDevice(names[0], None)
+    device = vs.FaultInjectionDevice(gpu_name, None)
     with vs.Scheduler([device]) as sched:
         fast = compiled(model, sched)
         close(gradients(model, fast, [X]), gradients(eager, eager, [X]))

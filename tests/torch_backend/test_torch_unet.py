@@ -122,19 +122,15 @@ def test_a_unet_equals_eager_pytorch(scheduler: vs.Scheduler) -> None:
     assert len(segments()) == 2  # forward and backward
 
 
-def test_a_unet_is_placed_on_two_devices() -> None:
-    names = [d.name for d in vs.devices() if d.name != "cpu" and d.usable]
-    if not names:
-        pytest.skip("no Vulkan device")
-    second = names[0]
-    placement = {"down*": second, "middle*": second, "attention*": "cpu", "up*": "cpu"}
-    model = assert_equals_eager(UNet(), {"devices": ["cpu", second], "placement": placement})
+def test_a_unet_is_placed_on_two_devices(gpu_name: str) -> None:
+    placement = {"down*": gpu_name, "middle*": gpu_name, "attention*": "cpu", "up*": "cpu"}
+    model = assert_equals_eager(UNet(), {"devices": ["cpu", gpu_name], "placement": placement})
     assert isinstance(model, UNet)  # it is alive, and so are its graphs
     forward, backward = [segment.compiled.plan for segment in segments()]
     for plan in (forward, backward):
-        assert {plan.topology.devices[i].name for i in plan.working} == {"cpu", second}
+        assert {plan.topology.devices[i].name for i in plan.working} == {"cpu", gpu_name}
     for name in ("down.conv_in", "downsample", "middle.conv_out"):
-        assert forward.device_of(f"{name}.weight") == second
+        assert forward.device_of(f"{name}.weight") == gpu_name
     for name in ("attention.qkv", "up.conv_in", "up.time"):
         assert forward.device_of(f"{name}.weight") == "cpu"
 

@@ -273,7 +273,8 @@ class GraphRegistry:
         config = None if self.configuring is None else self.configuring.config
         graph = apply_precision(graph, ids, self.preparing.precision, options.precision, config)
         observers = find_observers(graph, ids, options.observe or {})
-        check_early_writes(graph, observers)
+        if observers:  # without them, build_graph has checked it
+            check_early_writes(graph, observers)
         request = Request(
             graph,
             self._overrides(options.placements, ids),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...common.dtypes import INT32, INT64, TensorType
+from ...common.dtypes import INT32, INT64, Shape, TensorType
 from ...ir.attrs import Attrs
 from ...ir.op import Call
 
@@ -46,12 +46,14 @@ def sizes_of(call: Call) -> Sizes:
 
 def has_slots(call: Call) -> bool:
     """Return True if the examples of a call with a KV cache have slots."""
-    return any(t.dtype in (INT32, INT64) and are_slots(t, call.attrs) for t in call.inputs[3:4])
+    return any(
+        t.dtype in (INT32, INT64) and are_slots(t.shape, call.attrs) for t in call.inputs[3:4]
+    )
 
 
-def are_slots(used: TensorType, attrs: Attrs) -> bool:
-    """Return True if each number of keys in use comes with a slot."""
-    return used.rank == 2 and used.shape[1] - has_positions(attrs) == 2
+def are_slots(used: Shape, attrs: Attrs) -> bool:
+    """Return True if each number of keys in use, in an operand of this shape, comes with a slot."""
+    return len(used) == 2 and used[1] - has_positions(attrs) == 2
 
 
 def has_positions(attrs: Attrs) -> bool:

@@ -113,7 +113,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         )
     if cached[0].dtype != cached[1].dtype:
         raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
-    if are_slots(used, attrs):
+    if are_slots(used.shape, attrs):
         floats = _by_example(floats)
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     q, k, v = by_heads(floats, attrs)
@@ -187,7 +187,9 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
     pending = 2.0 * sum(t.device_bytes for t in inputs[6:])  # read and written
-    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if are_slots(inputs[3], attrs) else 1
+    share = (
+        inputs[0].shape[0] / max(1, inputs[1].shape[0]) if are_slots(inputs[3].shape, attrs) else 1
+    )
     cached = sum(t.device_bytes for t in inputs[1:3]) / 2 * share
     moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:6], output))
     return Work(flops, float(moved + pending))
@@ -201,7 +203,7 @@ def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, t
     if inputs[3].rank < 2:
         return {3: (keys // 2, keys)}
     examples = range(inputs[3].shape[0])
-    own, last = are_slots(inputs[3], attrs), (0,) * has_positions(attrs)
+    own, last = are_slots(inputs[3].shape, attrs), (0,) * has_positions(attrs)
     pairs = (((n, *(i % max(1, slots),) * own, *last) for i in examples) for n in (keys // 2, keys))
     return {3: tuple(tuple(chain.from_iterable(each)) for each in pairs)}
 
@@ -221,7 +223,7 @@ def _by_key_count(
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new, pending = inputs[3], inputs[4:6], inputs[6:]
-    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
+    has_slots = are_slots(used.shape, attrs)
     if pending:
         k, v = np.array(k), np.array(v)
         for held, rows in zip((k, v), pending, strict=True):
@@ -340,7 +342,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     cached = min(int(counts.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
     keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
-    has_slots = used.ndim == 2 and used.shape[1] - has_positions(attrs) == 2
+    has_slots = are_slots(used.shape, attrs)
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work, has_slots):
         counts = used[some] if used.ndim else used
         yield (*own, counts, *(x[some, of_k] for x in new)), part

@@ -53,7 +53,7 @@ def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
     own, same = (0 if used.rank else REPLICATE), (0,) * len(new)
-    cached = REPLICATE if are_slots(used, call.attrs) else 0
+    cached = REPLICATE if are_slots(used.shape, call.attrs) else 0
     if len(new) < 4:
         yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
     yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
