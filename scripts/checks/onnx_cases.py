@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.backend.test.loader import load_model_tests
@@ -40,6 +41,7 @@ FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 T = onnx.TensorProto
 PLAIN_32 = frozenset((T.FLOAT, T.INT32, T.BOOL))
 """Element types that every device computes."""
+NARROW = {np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4")}
 
 
 @dataclass
@@ -86,6 +88,8 @@ def load_cases() -> dict[str, BackendCase]:
         base = re.sub(r"_expanded(_ver\d+)?$", "", case.name)
         op = cases[base].op if base in cases else _op_of(case.model)
         data = [(_arrays(inputs), _arrays(wanted)) for inputs, wanted in case.data_sets]
+        if op in ("Cast", "CastLike"):
+            data = [(inputs, _modulo(inputs[0], wanted)) for inputs, wanted in data]
         cases[case.name] = BackendCase(
             case.name, "node", op, case.model, data, case.rtol, case.atol
         )
@@ -106,6 +110,18 @@ def _op_of(model: onnx.ModelProto) -> str:
 def _main_node(model: onnx.ModelProto) -> onnx.NodeProto:
     """Return the node that a test of several nodes is about: the first that is no constant."""
     return next(n for n in model.graph.node if n.op_type != "Constant")
+
+
+def _modulo(value: Any, wanted: list[Any]) -> list[Any]:
+    """Return the results of a cast of floats to integers of 2 or 4 bits, modulo their range.
+
+    ONNX leaves values out of range undefined. ml_dtypes, of which the onnx package has the expected
+    values, keeps their lowest bits before version 0.7 and returns 0 from then on.
+    """
+    (result,) = wanted
+    if value.dtype.kind != "f" or result.dtype not in NARROW:
+        return wanted
+    return [value.astype(np.int64).astype(result.dtype)]
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:

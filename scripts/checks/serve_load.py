@@ -50,12 +50,16 @@ MAX_SHOWN = 20
 
 @dataclass
 class Load:
-    """The state of a run. epoch: the number of losses and returns of the device."""
+    """The state of a run. epoch: the number of losses and returns of the device.
+
+    is_losing: a loss was commanded, and /health does not report it yet.
+    """
 
     port: int
     process: subprocess.Popen[str]
     epoch: int = 0
     is_degraded: bool = False
+    is_losing: bool = False
     losses: int = 0
     files_alone: int = 0
     """The open files of the server before the load."""
@@ -79,11 +83,13 @@ class Load:
                 raise Violation(f"/health is not {'degraded' if is_degraded else 'ok'} in time")
             await asyncio.sleep(0.1)
         self.is_degraded = is_degraded
+        self.is_losing &= not is_degraded
         self.epoch += 1
 
     def lose(self) -> None:
         """Lose the device at its next submission."""
         self.epoch += 1
+        self.is_losing = True
         self.losses += 1
         self.command("lose")
 
@@ -155,13 +161,13 @@ async def client(load: Load, rng: random.Random, end_s: float) -> None:
 
 async def _send_right(load: Load, rng: random.Random) -> None:
     index = rng.randrange(len(cases()))
-    epoch, is_degraded = load.epoch, load.is_degraded
+    epoch, is_degraded, is_losing = load.epoch, load.is_degraded, load.is_losing
     answer = await right(load.port, cases()[index], rng.choice(KEYS))
     if answer is None:
         load.counts["busy"] += 1
         await asyncio.sleep(0.5 + rng.random())
         return
-    is_same = epoch == load.epoch and (not is_degraded or await load.health())
+    is_same = not is_losing and epoch == load.epoch and (not is_degraded or await load.health())
     if not (is_same and epoch == load.epoch):
         _check_close(index, answer, load.references[False][index])
         load.counts["right, device lost or returned"] += 1

@@ -21,6 +21,7 @@ from selection import by_tier
 
 onnx = pytest.importorskip("onnx")
 
+import ml_dtypes  # noqa: E402 - it comes with onnx
 import onnx_cases as cases  # noqa: E402
 import onnx_page as page  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
@@ -45,7 +46,8 @@ NOTED = cases.read_reference().onnx == onnx.__version__
 @cache
 def all_cases() -> dict[str, cases.BackendCase]:
     """Return `load_cases`, which takes seconds, from where the last process has left it."""
-    versions = (onnx.__version__, np.__version__, Path(cases.__file__).read_text("utf-8"))
+    packages = (onnx, np, ml_dtypes)
+    versions = (*(p.__version__ for p in packages), Path(cases.__file__).read_text("utf-8"))
     key = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
     path = cases.ROOT / "build" / "tests" / f"onnx_cases-{key}.pickle"
     if path.exists():
@@ -264,8 +266,6 @@ def test_onnx_s_own_runner_drives_it() -> None:
 
 
 def test_types_of_bfloat16_are_reported() -> None:
-    import ml_dtypes
-
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
     (found,) = onnx_backend.run_node(node, X.astype(ml_dtypes.bfloat16), "cpu")
     np.testing.assert_array_equal(found, X)

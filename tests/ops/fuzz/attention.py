@@ -36,6 +36,8 @@ def _by_heads(pick: Pick) -> OpSample:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-5, 50))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
+    if pick(st.booleans()):
+        attrs |= {"float32_sums": True}
     return OpSample("attention", tuple(inputs), attrs)
 
 

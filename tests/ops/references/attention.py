@@ -62,6 +62,7 @@ def attention(case: OpSample) -> NDArray:
     attrs = dict(case.attrs)
     *bshd, result_bshd = attrs.pop("is_bshd")
     nan = attrs.pop("fully_masked_is_nan")
+    attrs.pop("float32_sums", None)
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
     wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, bshd, strict=False)]
     if nan or not has_onnx(wide, attrs):

@@ -122,6 +122,7 @@ CASES = [
         for name, make in (("bool", bools), ("bias", bias))
         for shape in _MASKS
     ),
+    attention((2, 6, 5, 16), (2, 67), 16, name="float32 sums", right=0, float32_sums=True),
     attention((1, 2, 20, 8), (2, 70), 8, hide(20, 70), "a row sees nothing"),
     attention((1, 2, 20, 8), (2, 70), 8, hide(2, 20, 70), "with causal", right=0, past_len=9),
     *(

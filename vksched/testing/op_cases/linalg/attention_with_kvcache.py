@@ -134,6 +134,7 @@ CASES = [
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "window", left=40, right=0),
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "both sides", left=40, right=1),
     cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "soft cap", right=0, softcap=2.0),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "float32 sums", right=0, float32_sums=True),
     cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "far behind", left=2, right=0, past_len=100),
     cached(
         (1, 2, 3, 8),
