@@ -288,9 +288,12 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
     def ending(one: Dispatch) -> Dispatch:
         if OUTPUT not in one.operands or one.partial:
             return one
-        shifts = one.shifts
-        if shifts:
-            shifts += (shifts[one.operands.index(OUTPUT)],) * len(residual)
-        return replace(one, operands=(*one.operands, *residual), shifts=shifts, steps=steps)
+        if not residual:
+            return replace(one, steps=steps)
+        count = one.operands.index(OUTPUT) + 1  # a placeholder of the residual may follow
+        shifts = (*one.shifts[:count], one.shifts[count - 1]) if one.shifts else ()
+        return replace(
+            one, operands=(*one.operands[:count], *residual), shifts=shifts, steps=steps
+        )
 
     return tuple(map(ending, dispatches))

@@ -69,9 +69,11 @@ def quant_gemm(
     parts = -(-runs // split_runs)
     if parts > 1:
         operands = (*operands[:-1], SCRATCH, COUNTERS, OUTPUT)
-    if rope:
+    elif rope:
         cos, sin = rope.tables
         operands = (*operands[:4], cos, OUTPUT, sin)
+    else:  # the shader reads the sines by the binding of the residual
+        operands = (*operands, 0)
     is_fp16 = call.inputs[0].dtype == FLOAT16, call.output.dtype == FLOAT16
     constants = (
         *(*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate)),
@@ -108,7 +110,7 @@ def quant_gemm(
                 *(row * k // x_per_word, 0, 0, 0, tables),
                 *((0, 0) if parts > 1 else ()),
                 0 if stacked else row * columns // results_per_word,
-                *((tables,) if rope else ()),
+                *(() if parts > 1 else (tables,)),
             ),
             subgroup=tile.subgroup,
         )
