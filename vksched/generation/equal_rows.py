@@ -2,8 +2,7 @@
 
     large float32 matrix       numpy's BLAS library: the bits depend on the number of rows
     small float32 matrix       a loop on a CPU: up to 8 rows
-    8-bit activations          up to 3 rows; more have another kernel
-    quantized, float16         up to 8 rows
+    quantized, float16         up to 8 rows, also with 8-bit activations
 
 Kernels of Vulkan devices have equal bits for all of these numbers. Attention with slots has one
 variant there. Without slots, there may be a choice among several. Examples:
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ir.precision import BYTES, precision_of, rounds_operands
+from ..ir.precision import rounds_operands
 from ..ops.attention.attention_with_kvcache import NAME as CACHED_ATTENTION
 from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.linalg.matmul_native import has_equal_rows
@@ -23,8 +22,6 @@ from ..plan.costs.node_cost import variant_of
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
-
-INT8_ROWS = 3
 
 
 def max_equal_rows(plan: Plan) -> int:
@@ -38,7 +35,6 @@ def max_equal_rows(plan: Plan) -> int:
     """
     if not native_kernels.has_programs():
         return 1
-    most = MAX_GEMV_ROWS
     for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
         kind = plan.topology.devices[placed.device].kind
         if kind == "vulkan":
@@ -47,9 +43,7 @@ def max_equal_rows(plan: Plan) -> int:
             has_loop = kind == "cpu" and not rounds_operands(node.attrs)
             if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
                 return 1
-        elif precision_of(node.attrs) == BYTES:
-            most = INT8_ROWS
-    return most
+    return MAX_GEMV_ROWS
 
 
 def cached_attention_variants(plan: Plan) -> list[tuple[int, str]]:

@@ -1,5 +1,6 @@
-// GEMV with int8 activations: one Q8 row times a quantized weight. Included once for each
-// instruction set, in the namespace of q8_matmul_simd.hpp.
+// GEMV with int8 activations: few Q8 rows times a quantized weight, whose quants are unpacked once
+// for up to MAX_GEMV_ROWS of them. Included once for each instruction set, in the namespace of
+// q8_matmul_simd.hpp.
 
 // Return the quants of a group of a Q8 row, in the order of the weight's.
 template <class Format>
@@ -39,10 +40,9 @@ INLINED F32xN broadcast_scales(const float* scales_of_half, uint32_t first)
 }
 
 template <class Format>
-INLINED void accumulate_group(const Tile& tile, uint32_t group, const Quants& x, const float* scale,
-                       F32xN& total)
+INLINED void accumulate_group(const Quants& quants, uint32_t group, const Quants& x,
+                              const float* scale, F32xN& total)
 {
-    const Quants quants = unpack_quants<Format>(tile, group);
     I32xN sums = dot<has_signed_quants<Format>>(I32xN{}, quants.half[0], x.half[0]);
     if constexpr (Format::low_bits == 8) {
         const uint32_t first = group * GROUP;
@@ -60,40 +60,73 @@ INLINED void accumulate_group(const Tile& tile, uint32_t group, const Quants& x,
     }
 }
 
-// Rows are read one after the other: hardware prefetchers follow sequential reads. Interleaving
-// rows took two to three times as long if the weight was in no cache.
-template <class Format>
-INLINED void gemv(const QuantMatmul& params, const PaddedRows<Format>& rows, const Q8Tile* x,
-                     float* out)
+// Multiply ROWS rows of x, `tiles` tiles apart, by a row of a weight. A row of x has the same bits in
+// a call of any number of rows: its sums have the same order.
+template <class Format, uint32_t ROWS>
+INLINED void gemv_row(const QuantMatmul& params, const uint32_t* weight, const Q8Tile* x,
+                      size_t tiles, float (&result)[ROWS])
 {
     const size_t runs = params.columns / RUN;
-    for (size_t row = 0; row < params.rows; ++row) {
-        F32xN total{};
-        F32x8 offset_sum{};
-        for (size_t first = 0; first < runs; first += RUNS) {
-            const Tile tile = tile_of<Format>(rows[row], first / RUNS);
-            const Q8Tile& x_tile = x[first / RUNS];
-            Parts parts;
-            read_parts<Format, zero_point_of<Format>>(tile, parts);
+    F32xN total[ROWS] = {};
+    F32x8 offset_sum[ROWS] = {};
+    for (size_t first = 0; first < runs; first += RUNS) {
+        const Tile tile = tile_of<Format>(weight, first / RUNS);
+        const Q8Tile* x_tile = x + first / RUNS;
+        Parts parts;
+        float scale[ROWS][2 * RUNS];
+        read_parts<Format, zero_point_of<Format>>(tile, parts);
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < ROWS; ++r)
             for (uint32_t part = 0; part < Format::parts; part += LANES) {
+                const Q8Tile& of_row = x_tile[r * tiles];
                 if (has_offsets<Format>)
-                    offset_sum +=
-                        load<F32x8>(parts.offset + part) * load<F32x8>(x_tile.sums + part);
-                store(parts.scale + part,
-                      load<F32x8>(parts.scale + part) * load<F32x8>(x_tile.scale + part));
+                    offset_sum[r] +=
+                        load<F32x8>(parts.offset + part) * load<F32x8>(of_row.sums + part);
+                store(scale[r] + part,
+                      load<F32x8>(parts.scale + part) * load<F32x8>(of_row.scale + part));
             }
 #pragma GCC unroll 4
-            for (uint32_t group = 0; group < RUNS / GROUP; ++group) {
-                if (first + group * GROUP >= runs)
-                    break;
-                accumulate_group<Format>(tile, group, activation_quants<Format>(x_tile, group),
-                                         parts.scale, total);
-            }
+        for (uint32_t group = 0; group < RUNS / GROUP; ++group) {
+            if (first + group * GROUP >= runs)
+                break;
+            const Quants quants = unpack_quants<Format>(tile, group);
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < ROWS; ++r)
+                accumulate_group<Format>(quants, group,
+                                         activation_quants<Format>(x_tile[r * tiles], group),
+                                         scale[r], total[r]);
         }
-        F32x8 sums[WIDTH / LANES];
-        std::memcpy(sums, &total, sizeof sums);
-        for (const F32x8& part : sums)
-            offset_sum += part;
-        out[row] = horizontal_sum(offset_sum) + (params.bias ? params.bias[row] : 0.0f);
     }
+    for (uint32_t r = 0; r < ROWS; ++r) {
+        F32x8 sums[WIDTH / LANES];
+        std::memcpy(sums, &total[r], sizeof sums);
+        for (const F32x8& part : sums)
+            offset_sum[r] += part;
+        result[r] = horizontal_sum(offset_sum[r]);
+    }
+}
+
+// Rows of the weight are read one after the other: hardware prefetchers follow sequential reads.
+// Interleaving rows took two to three times as long if the weight was in no cache.
+template <class Format, uint32_t ROWS>
+[[gnu::noinline]] void gemv(const QuantMatmul& params, const PaddedRows<Format>& rows,
+                            const Q8Tile* x, size_t tiles, float* out)
+{
+    for (size_t row = 0; row < params.rows; ++row) {
+        float result[ROWS];
+        gemv_row<Format, ROWS>(params, rows[row], x, tiles, result);
+        for (uint32_t r = 0; r < ROWS; ++r)
+            out[r * params.out_stride + row] = result[r] + (params.bias ? params.bias[row] : 0.0f);
+    }
+}
+
+// Multiply few rows of x, some at a time: ROWS, then half of that.
+template <class Format, uint32_t ROWS = MAX_GEMV_ROWS>
+INLINED void gemv_rows(const QuantMatmul& params, const PaddedRows<Format>& padded_rows,
+                       const Q8Tile* x, size_t tiles, size_t rows, float* out)
+{
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * tiles, out += ROWS * params.out_stride)
+        gemv<Format, ROWS>(params, padded_rows, x, tiles, out);
+    if constexpr (ROWS > 1)
+        gemv_rows<Format, ROWS / 2>(params, padded_rows, x, tiles, rows, out);
 }

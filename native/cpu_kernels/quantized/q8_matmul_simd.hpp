@@ -208,8 +208,7 @@ void linear(const QuantMatmul& params, const Q8Tile* x, size_t rows, float* out)
     const size_t tiles = (params.columns + TILE - 1) / TILE, runs = params.columns / RUN;
     const PaddedRows<Format> padded_rows(params);
     if (rows < MIN_GEMM_ROWS) {
-        for (size_t row = 0; row < rows; ++row)
-            gemv<Format>(params, padded_rows, x + row * tiles, out + row * params.out_stride);
+        gemv_rows<Format>(params, padded_rows, x, tiles, rows, out);
         return;
     }
     std::vector<Panel> panel(runs);

@@ -13,6 +13,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
 from vksched.ir.precision import BYTES, PRECISION
+from vksched.ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 from vksched.ops.quantized.q8_activations import fake_quantize_q8, has_int8_activations, quantize_q8
@@ -93,6 +94,26 @@ def test_loops_are_exact(name: str, way: str) -> None:
             native.quantized_linear_q8(name, codes, words, bias, room[:, 2:39], way)
             check(room[:, 2:39], x, values, bias)
             assert np.isnan(room[:, :2]).all() and np.isnan(room[:, 39:]).all()
+
+
+@needs_native
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_few_rows_have_the_bits_that_each_has_alone(name: str, way: str) -> None:
+    columns = FORMATS[name].step * (21 if FORMATS[name].step == 32 else 3)
+    words, _ = held(name, 37, columns)
+
+    def product(x: NDArray) -> NDArray:
+        codes = np.empty((len(x), native.q8_row_words(columns)), np.uint32)
+        native.quantize_rows_q8(name, x, codes, way)
+        out = np.empty((len(x), 37), np.float32)
+        native.quantized_linear_q8(name, codes, words, None, out, way)
+        return out
+
+    x = rows_of(MAX_GEMV_ROWS, columns)
+    alone = np.concatenate([product(row[None]) for row in x])
+    for rows in range(2, MAX_GEMV_ROWS + 1):
+        assert product(x[:rows]).tobytes() == alone[:rows].tobytes(), rows
 
 
 @needs_native
