@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -122,6 +123,39 @@ INLINED int64_t first_pending(const Attention& params, const char* kv_len, int64
     return none;
 }
 
+constexpr int64_t KEYS = 8; // whose values are added together
+
+#ifdef HAS_VECTOR_EXTENSIONS
+typedef float F32x8 __attribute__((vector_size(32)));
+
+// Add the weighted values of up to KEYS keys to sums, one key after the other, in registers.
+INLINED void add_values(const float* const* values, const float* weights, int64_t keys,
+                        int64_t count, float* sums)
+{
+    int64_t start = 0;
+    for (; start + 8 <= count; start += 8) {
+        F32x8 total, of_key;
+        std::memcpy(&total, sums + start, sizeof total);
+        for (int64_t key = 0; key < keys; ++key) {
+            std::memcpy(&of_key, values[key] + start, sizeof of_key);
+            total += weights[key] * of_key;
+        }
+        std::memcpy(sums + start, &total, sizeof total);
+    }
+    for (; start < count; ++start)
+        for (int64_t key = 0; key < keys; ++key)
+            sums[start] += weights[key] * values[key][start];
+}
+#else
+INLINED void add_values(const float* const* values, const float* weights, int64_t keys,
+                        int64_t count, float* sums)
+{
+    for (int64_t key = 0; key < keys; ++key)
+        for (int64_t i = 0; i < count; ++i)
+            sums[i] += weights[key] * values[key][i];
+}
+#endif
+
 thread_local std::vector<float> scratch;
 thread_local std::vector<Row> scratch_queries;
 
@@ -169,7 +203,7 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     const int64_t total = count + params.new_len;
     const int64_t first_key = params.chunk ? count / params.chunk * params.chunk : 0;
     const int64_t rows_count = params.heads_per_piece * params.queries;
-    const size_t needed = rows_count * (total + v_dim) + std::max(qk_dim, v_dim);
+    const size_t needed = rows_count * (total + v_dim) + std::max(qk_dim, KEYS * v_dim);
     if (scratch.size() < needed)
         scratch.resize(needed);
     scratch_queries.resize(rows_count);
@@ -197,7 +231,7 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     // The rows of k are operands 1, 4 and 6, those of v are operands 2, 5 and 7.
     const auto row_of_key = [&](int64_t key, size_t operand, const int64_t* strides,
                           const int64_t* new_strides, const int64_t* pending_strides,
-                          int64_t values) -> const float* {
+                          int64_t values, float* to) -> const float* {
         if (key >= count)
             return operands.get<float>(operand + 3) + batch * new_strides[0]
                 + head * new_strides[1] + (key - count) * new_strides[2];
@@ -207,14 +241,15 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
                 return dequantize_row(operands.get<char>(operand + 5),
                                       found.batch * pending_strides[0] + head * pending_strides[1]
                                           + found.row * pending_strides[2],
-                                      params.cache_type, values, dequantized);
+                                      params.cache_type, values, to);
         }
         return dequantize_row(operands.get<char>(operand),
                               slot * strides[0] + head * strides[1] + key * strides[2],
-                              params.cache_type, values, dequantized);
+                              params.cache_type, values, to);
     };
     for (int64_t key = begin; key < end; ++key) {
-        const float* values = row_of_key(key, 1, params.k, params.new_k, params.pending_k, qk_dim);
+        const float* values
+            = row_of_key(key, 1, params.k, params.new_k, params.pending_k, qk_dim, dequantized);
         for (int64_t number = 0; number < rows_count; ++number) {
             const Row& row = rows[number];
             if (row.begin <= key && key < row.end)
@@ -224,18 +259,23 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     for (int64_t number = 0; number < rows_count; ++number)
         if (!softmax_row(loop, rows[number], params.fully_masked_is_nan != 0))
             std::fill_n(rows[number].sums, v_dim, std::numeric_limits<float>::quiet_NaN());
-    for (int64_t key = begin; key < end; ++key) {
-        const float* values = row_of_key(key, 2, params.v, params.new_v, params.pending_v, v_dim);
+    for (int64_t start = begin; start < end; start += KEYS) {
+        const int64_t stop = std::min(start + KEYS, end);
+        const float* values[KEYS];
+        for (int64_t key = start; key < stop; ++key)
+            values[key - start] = row_of_key(key, 2, params.v, params.new_v, params.pending_v,
+                                             v_dim, dequantized + (key - start) * v_dim);
         for (int64_t number = 0; number < rows_count; ++number) {
             const Row& row = rows[number];
-            // skip values of weight 0, even if they are NaN or infinite
-            if (key < row.begin || row.end <= key || row.scores[key] == 0)
-                continue;
-            const float weight = row.scores[key];
-            float* sums = row.sums;
-#pragma GCC ivdep
-            for (int64_t i = 0; i < v_dim; ++i)
-                sums[i] += weight * values[i];
+            const float* seen[KEYS];
+            float weights[KEYS];
+            int64_t keys = 0;
+            for (int64_t key = std::max(start, row.begin); key < std::min(stop, row.end); ++key)
+                if (row.scores[key] != 0) { // skip values of weight 0, even NaN and infinity
+                    seen[keys] = values[key - start];
+                    weights[keys++] = row.scores[key];
+                }
+            add_values(seen, weights, keys, v_dim, row.sums);
         }
     }
     for (int64_t number = 0; number < rows_count; ++number)

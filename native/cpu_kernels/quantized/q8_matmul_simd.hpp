@@ -158,8 +158,7 @@ INLINED void gemm_panel(const Panel* panel, size_t runs, const Q8Tile* x, size_t
                       F32xN (&result)[MAX_ROWS])
 {
     constexpr uint32_t parts_of_run = PanelKind::parts_of_run;
-    for (uint32_t r = 0; r < ROWS; ++r)
-        result[r] = F32xN{};
+    F32xN total[ROWS] = {}; // compilers keep `result` in memory
     for (size_t run = 0; run < runs; ++run) {
         const Panel& panel_run = panel[run];
         const Q8Tile* rows = x + run / RUNS;
@@ -183,12 +182,13 @@ INLINED void gemm_panel(const Panel* panel, size_t runs, const Q8Tile* x, size_t
             const uint32_t of_tile = run_of_tile * parts_of_run + part;
             for (uint32_t r = 0; r < ROWS; ++r) {
                 const F32xN values = __builtin_convertvector(sums[r], F32xN);
-                result[r] += values * (scale * rows[r * tiles].scale[of_tile]);
+                total[r] += values * (scale * rows[r * tiles].scale[of_tile]);
                 if (PanelKind::has_offsets)
-                    result[r] += offset * rows[r * tiles].sums[of_tile];
+                    total[r] += offset * rows[r * tiles].sums[of_tile];
             }
         }
     }
+    std::copy_n(total, ROWS, result);
 }
 
 // Dispatch to a number of rows that is a compile-time constant, so that loops are unrolled.
