@@ -27,9 +27,13 @@ from vksched.passes.collapse_layers import MIN_LAYERS, VISIBLE_LAYERS, collapse_
 from vksched.topology.limits import Limits
 
 DEPTH = 12
-LEFT_OUT = ("bert", "nomic", "gemma-embedding", "gemma3n", "gemma4")
-"""Encoders, and models with a table that has columns for each layer."""
-DECODERS = [name for name in language.NAMES if not name.startswith(LEFT_OUT)]
+LEFT_OUT = ("gemma3n", "gemma4")
+"""Models with a table that has columns for each layer."""
+DECODERS = [
+    name
+    for name in language.NAMES
+    if name not in language.ENCODERS and not name.startswith(LEFT_OUT)
+]
 CONSTRAINTS = {
     "numpy": RewriteConstraints(),
     "vulkan": RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30),
@@ -68,6 +72,8 @@ def check_same(
 def deep(model: LanguageModel) -> LanguageModel:
     """Return a model with the layers of another again and again."""
     file, layers = model.file, model.hyper.layers
+    period = file.metadata.get(f"{model.architecture}.full_attention_interval", 1)
+    layers -= layers % period
     tensors = {name: t for name, t in file.tensors.items() if not name.startswith("blk.")}
     for number in range(DEPTH):
         start = f"blk.{number % layers}."
@@ -75,7 +81,7 @@ def deep(model: LanguageModel) -> LanguageModel:
             if name.startswith(start):
                 own = f"blk.{number}.{name[len(start) :]}"
                 tensors[own] = replace(tensor, name=own)
-    keys: dict[str, Any] = {key: _longer(value, layers) for key, value in file.metadata.items()}
+    keys: dict[str, Any] = {key: _longer(value, model.hyper.layers) for key, value in file.metadata.items()}
     keys[f"{model.architecture}.block_count"] = DEPTH
     return LanguageModel(
         replace(file, metadata=MappingProxyType(keys), tensors=MappingProxyType(tensors))

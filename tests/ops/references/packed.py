@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,9 +23,12 @@ special = pytest.importorskip("scipy.special")
 def values(name: str, words: NDArray) -> NDArray:
     """The values of words that the case table made."""
     gguf = pytest.importorskip("gguf")
-    built = BLOCKS[name, words.tobytes()]
+    built, kind = BLOCKS[name, words.tobytes()], gguf.GGMLQuantizationType(FORMATS[name].number)
+    if not built.size:
+        shape = gguf.quant_shape_from_byte_shape(built.shape, kind)
+        return np.zeros((len(built), math.prod(shape[1:])), np.float32)
     with np.errstate(all="ignore"):
-        numbers = gguf.quants.dequantize(built, gguf.GGMLQuantizationType(FORMATS[name].number))
+        numbers = gguf.quants.dequantize(built, kind)
     return np.asarray(numbers).reshape(len(built), -1)
 
 

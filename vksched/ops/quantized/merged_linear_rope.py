@@ -132,7 +132,7 @@ def _rotated(parts: list[NDArray], cos: NDArray, sin: NDArray, attrs: Attrs) -> 
     for part in parts:
         part = np.array(part)
         heads = min(rest, part.shape[-1] // size)
-        own = part.reshape(-1, part.shape[-1])[:, : heads * size]
+        own = part.reshape(len(tables[0]), part.shape[-1])[:, : heads * size]
         x = own.reshape(len(own), heads, 1, size)
         own[...] = get_op(ROTARY).reference((x, *tables), rope).reshape(own.shape)
         rest -= heads

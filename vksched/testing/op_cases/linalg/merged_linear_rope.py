@@ -90,6 +90,7 @@ CASES: list[OpSample] = [
     *(rope("q4_K", (128, 64), 1, 128, 128, way) for way in BOTH),
     rope("q4_0", (128, 64, 64), 3, 64, 40, False, lead=(1,)),
     rope("q4_0", (96, 48), 6, 24, 10, True),
+    rope("q8_0", (0, 16, 48), 3, 16, 16, True),
     rope("q5_1", (48,), 2, 24, 24, False),
     rope("q8_0", (64, 48, 16), 2, 32, 32, False),
     rope("q8_0", (96, 16), 2, 32, 32, False),
