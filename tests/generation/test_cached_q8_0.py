@@ -72,8 +72,8 @@ def squared_error(got: NDArray, wanted: NDArray) -> float:
 
 
 CACHED = [name for name in language.NAMES if name not in BESIDES]
-LIGHT = ("minicpm", "minicpm3")
-"""Models whose embeddings are scaled by 12: attention is a small share of the logits."""
+LIGHT = ("jais", "minicpm", "minicpm3", "mpt")
+"""Models with large or scaled embeddings: attention is a small share of the logits."""
 
 
 @pytest.mark.parametrize("name", spread(CACHED, 20))
@@ -84,7 +84,7 @@ def test_logits_are_those_of_rows_that_gguf_rounds(name: str, tmp_path: Path) ->
         np.testing.assert_allclose(got, in_steps(sched, model, golden.ids, "gguf"), **CLOSE)
     ends = np.cumsum([count for _, count in STEPS]) - 1
     # recurrent states have float32, and compressed rows are expanded with their error
-    least = 0.0 if model.is_recurrent or name in LIGHT else LEAST
+    least = 0.0 if model.is_recurrent else LEAST / 20 if name in LIGHT else LEAST
     most = 2 * MOST if "kv_lora_rank" in golden.config else MOST
     assert least < squared_error(got[1:], golden.wanted[ends][1:]) < most
 
