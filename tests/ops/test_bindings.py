@@ -1,5 +1,5 @@
-"""Modules use the buffers that dispatches bind, no others: a driver may read a binding that a module
-declares, whatever the specialization constants are.
+"""Modules use the buffers that dispatches bind, no others: a driver may read each binding that a
+module declares, whatever the specialization constants are.
 """
 
 from __future__ import annotations

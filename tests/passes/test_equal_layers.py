@@ -81,7 +81,9 @@ def deep(model: LanguageModel) -> LanguageModel:
             if name.startswith(start):
                 own = f"blk.{number}.{name[len(start) :]}"
                 tensors[own] = replace(tensor, name=own)
-    keys: dict[str, Any] = {key: _longer(value, model.hyper.layers) for key, value in file.metadata.items()}
+    keys: dict[str, Any] = {
+        key: _longer(value, model.hyper.layers) for key, value in file.metadata.items()
+    }
     keys[f"{model.architecture}.block_count"] = DEPTH
     return LanguageModel(
         replace(file, metadata=MappingProxyType(keys), tensors=MappingProxyType(tensors))

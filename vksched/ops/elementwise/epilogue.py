@@ -292,8 +292,6 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
             return replace(one, steps=steps)
         count = one.operands.index(OUTPUT) + 1  # a placeholder of the residual may follow
         shifts = (*one.shifts[:count], one.shifts[count - 1]) if one.shifts else ()
-        return replace(
-            one, operands=(*one.operands[:count], *residual), shifts=shifts, steps=steps
-        )
+        return replace(one, operands=(*one.operands[:count], *residual), shifts=shifts, steps=steps)
 
     return tuple(map(ending, dispatches))
