@@ -60,6 +60,17 @@ INLINED void accumulate_group(const Quants& quants, uint32_t group, const Quants
     }
 }
 
+// Load the cache lines of a tile some tiles later, also beyond the end of a row. Without it the rows
+// of a weight that is in no cache take 1.3 times as long.
+template <class Format>
+INLINED void prefetch_tile(const Tile& tile)
+{
+    constexpr size_t words_ahead = 512, words_of_line = 16;
+#pragma GCC unroll 8
+    for (uint32_t word = 0; word < tile_words_of<Format>(); word += words_of_line)
+        __builtin_prefetch(tile.front + words_ahead + word);
+}
+
 // Multiply ROWS rows of x, `tiles` tiles apart, by a row of a weight. A row of x has the same bits in
 // a call of any number of rows: its sums have the same order.
 template <class Format, uint32_t ROWS>
@@ -72,6 +83,7 @@ INLINED void gemv_row(const QuantMatmul& params, const uint32_t* weight, const Q
     for (size_t first = 0; first < runs; first += RUNS) {
         const Tile tile = tile_of<Format>(weight, first / RUNS);
         const Q8Tile* x_tile = x + first / RUNS;
+        prefetch_tile<Format>(tile);
         Parts parts;
         float scale[ROWS][2 * RUNS];
         read_parts<Format, zero_point_of<Format>>(tile, parts);
