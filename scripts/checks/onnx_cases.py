@@ -113,15 +113,17 @@ def _main_node(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def _modulo(value: Any, wanted: list[Any]) -> list[Any]:
-    """Return the results of a cast of floats to integers of 2 or 4 bits, modulo their range.
+    """Return the results of a cast of floats, modulo the range of integers of 2 or 4 bits.
 
-    ONNX leaves values out of range undefined. ml_dtypes, of which the onnx package has the expected
-    values, keeps their lowest bits before version 0.7 and returns 0 from then on.
+    ONNX does not define values out of range. The expected values in the onnx package come from
+    ml_dtypes: before 0.7 it keeps the lowest bits of these values, from 0.7 on it returns 0.
     """
     (result,) = wanted
     if value.dtype.kind != "f" or result.dtype not in NARROW:
         return wanted
-    return [value.astype(np.int64).astype(result.dtype)]
+    limits, whole = ml_dtypes.iinfo(result.dtype), np.trunc(value)
+    is_outside = (whole < limits.min) | (whole > limits.max)
+    return [np.where(is_outside, value.astype(np.int64).astype(result.dtype), result)]
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:

@@ -109,7 +109,7 @@ def layer_environment(manifest: Path, pipe: Path) -> dict[str, str]:
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
         "VK_LAYER_SETTINGS_PATH": str(FOLDER / "vk_layer_settings.txt"),
         "VKSCHED_DRAWS": str(DRAWS),
-        "VKSCHED_TESTS": os.environ.get("VKSCHED_TESTS", "all"),
+        "VKSCHED_TESTS": os.environ.get("VKSCHED_TESTS") or "all",
         "VKSCHED_DISABLE_ALIASING": "1",  # the layer sees whole buffers: one value in each
     }
 

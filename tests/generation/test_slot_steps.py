@@ -181,16 +181,17 @@ def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:
 
 
 def test_int8_activations_have_equal_rows(tmp_path: Path) -> None:
-    write(replace(TINY, kind="Q8_0", width=64), tmp_path / "q8.gguf", np.random.default_rng(5))
+    write(replace(TINY, kind="Q8_0", width=320), tmp_path / "q8.gguf", np.random.default_rng(5))
     model, text = vs.load(tmp_path / "q8.gguf"), TEXTS[0]
     assert isinstance(model, LanguageModel)
     with vs.Scheduler(["cpu"], precision="int8") as sched:
         steps = SlotSteps(sched, model, 64, 8)
         assert steps.row_counts == ((1, 2, 4, 8) if native_kernels.has_programs() else (1,))
         for slot in range(8):
-            steps.prefill(slot, text, 0)
-        alone = [steps.decode([slot], [7], [len(text)])[0].copy() for slot in range(8)]
-        together = steps.decode(range(8), [7] * 8, [len(text)] * 8)
+            steps.prefill(slot, text[slot:], 0)
+        ids, starts = list(range(3, 11)), [len(text) - slot for slot in range(8)]
+        alone = [steps.decode([slot], [ids[slot]], [starts[slot]])[0].copy() for slot in range(8)]
+        together = steps.decode(range(8), ids, starts)
         np.testing.assert_array_equal(together, alone)
         steps.close()
 

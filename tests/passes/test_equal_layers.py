@@ -73,7 +73,7 @@ def deep(model: LanguageModel) -> LanguageModel:
     """Return a model with the layers of another again and again."""
     file, layers = model.file, model.hyper.layers
     period = file.metadata.get(f"{model.architecture}.full_attention_interval", 1)
-    layers -= layers % period
+    layers -= layers % period if layers > period else 0
     tensors = {name: t for name, t in file.tensors.items() if not name.startswith("blk.")}
     for number in range(DEPTH):
         start = f"blk.{number % layers}."

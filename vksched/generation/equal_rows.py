@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ir.precision import rounds_operands
+from ..ir.precision import BYTES, precision_of, rounds_operands
 from ..ops.attention.attention_with_kvcache import NAME as CACHED_ATTENTION
 from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.linalg.matmul_native import has_equal_rows
 from ..ops.lowering import native_kernels
+from ..ops.quantized.q8_activations import has_int8_activations
 from ..plan.costs.node_cost import variant_of
 
 if TYPE_CHECKING:
+    from ..ir.graph import Node
     from ..plan.plan import Plan
 
 
@@ -39,11 +41,21 @@ def max_equal_rows(plan: Plan) -> int:
         kind = plan.topology.devices[placed.device].kind
         if kind == "vulkan":
             continue
+        if "format" in node.attrs and not _has_kernels(node):
+            return 1
         if node.op == "matmul":
             has_loop = kind == "cpu" and not rounds_operands(node.attrs)
             if not (has_loop and has_equal_rows(plan.graph.input_types(node), node.attrs)):
                 return 1
     return MAX_GEMV_ROWS
+
+
+def _has_kernels(node: Node) -> bool:
+    """Return True if native kernels compute a product of a quantized weight."""
+    name = node.attrs.as_str("format")
+    if precision_of(node.attrs) == BYTES and has_int8_activations(name):
+        return native_kernels.has_q8(name)
+    return native_kernels.has_quantized(name)
 
 
 def cached_attention_variants(plan: Plan) -> list[tuple[int, str]]:

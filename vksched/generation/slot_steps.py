@@ -84,8 +84,8 @@ class SlotSteps(PromptSteps):
         """The numbers of rows of decode graphs, ascending: those that the slots can fill.
 
         There are only those whose products have the bits of one row: on a CPU one row without
-        native loops or with large float32 matrices, and two with int8 activations. The first call
-        may compile a step, because its plan shows the devices.
+        native loops or with large float32 matrices. The first call may compile a step, because its
+        plan shows the devices.
         """
         if not self._row_counts:
             self._row_counts = self._retry_if_empty(self._find_row_counts)

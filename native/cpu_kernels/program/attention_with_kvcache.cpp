@@ -123,7 +123,7 @@ INLINED int64_t first_pending(const Attention& params, const char* kv_len, int64
     return none;
 }
 
-constexpr int64_t KEYS = 8; // whose values are added together
+constexpr int64_t KEYS = 8; // keys whose values are added in one pass
 
 #ifdef HAS_VECTOR_EXTENSIONS
 typedef float F32x8 __attribute__((vector_size(32)));

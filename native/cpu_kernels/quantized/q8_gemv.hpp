@@ -1,5 +1,5 @@
-// GEMV with int8 activations: few Q8 rows times a quantized weight, whose quants are unpacked once
-// for up to MAX_GEMV_ROWS of them. Included once for each instruction set, in the namespace of
+// GEMV with int8 activations: a few Q8 rows times a quantized weight, whose quants are unpacked
+// once for up to GEMV_BLOCK of them. Included once for each instruction set, in the namespace of
 // q8_matmul_simd.hpp.
 
 // Return the quants of a group of a Q8 row, in the order of the weight's.
@@ -39,6 +39,24 @@ INLINED F32xN broadcast_scales(const float* scales_of_half, uint32_t first)
 #endif
 }
 
+// Return a * b + sum. Where there is a fused instruction, it is explicit: a compiler may choose it for
+// some numbers of rows only, and their bits would differ.
+INLINED F32x8 multiply_add(const F32x8& a, const F32x8& b, const F32x8& sum)
+{
+#if defined(SIMD_AVX512_VNNI) || defined(SIMD_AVX2)
+    return (F32x8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return a * b + sum;
+#endif
+}
+
+#if defined(SIMD_AVX512_VNNI)
+INLINED F32xN multiply_add(const F32xN& a, const F32xN& b, const F32xN& sum)
+{
+    return (F32xN)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+}
+#endif
+
 template <class Format>
 INLINED void accumulate_group(const Quants& quants, uint32_t group, const Quants& x,
                               const float* scale, F32xN& total)
@@ -46,33 +64,36 @@ INLINED void accumulate_group(const Quants& quants, uint32_t group, const Quants
     I32xN sums = dot<has_signed_quants<Format>>(I32xN{}, quants.half[0], x.half[0]);
     if constexpr (Format::low_bits == 8) {
         const uint32_t first = group * GROUP;
-        total += __builtin_convertvector(sums, F32xN) * broadcast_scales<8>(scale, first);
+        total = multiply_add(__builtin_convertvector(sums, F32xN),
+                             broadcast_scales<8>(scale, first), total);
         sums = dot<has_signed_quants<Format>>(I32xN{}, quants.half[1], x.half[1]);
-        total +=
-            __builtin_convertvector(sums, F32xN) * broadcast_scales<8>(scale, first + GROUP / 2);
+        total = multiply_add(__builtin_convertvector(sums, F32xN),
+                             broadcast_scales<8>(scale, first + GROUP / 2), total);
     } else {
         constexpr uint32_t lanes_of_scale = 4 * RUNS / Format::parts;
         const uint32_t first = group * GROUP * Format::parts / RUNS;
         sums = dot<has_signed_quants<Format>>(sums, quants.half[1], x.half[1]);
         const float* scales_of_half = scale + first / LANES * LANES;
-        total += __builtin_convertvector(sums, F32xN)
-                 * broadcast_scales<lanes_of_scale>(scales_of_half, first % LANES);
+        total = multiply_add(__builtin_convertvector(sums, F32xN),
+                             broadcast_scales<lanes_of_scale>(scales_of_half, first % LANES),
+                             total);
     }
 }
 
-// Load the cache lines of a tile some tiles later, also beyond the end of a row. Without it the rows
-// of a weight that is in no cache take 1.3 times as long.
+// Prefetch the cache lines of a tile some tiles later. The address may be beyond the end of the
+// array. Without it the rows of a weight that is in no cache take 1.3 times as long.
 template <class Format>
 INLINED void prefetch_tile(const Tile& tile)
 {
-    constexpr size_t words_ahead = 512, words_of_line = 16;
+    constexpr uint32_t bytes_ahead = 2048, line = 64;
+    const uintptr_t start = reinterpret_cast<uintptr_t>(tile.front) + bytes_ahead;
 #pragma GCC unroll 8
-    for (uint32_t word = 0; word < tile_words_of<Format>(); word += words_of_line)
-        __builtin_prefetch(tile.front + words_ahead + word);
+    for (uint32_t byte = 0; byte < 4 * tile_words_of<Format>(); byte += line)
+        __builtin_prefetch(reinterpret_cast<const void*>(start + byte));
 }
 
-// Multiply ROWS rows of x, `tiles` tiles apart, by a row of a weight. A row of x has the same bits in
-// a call of any number of rows: its sums have the same order.
+// Multiply ROWS rows of x, `tiles` tiles apart, by a row of a weight. The order of the sums of a row
+// of x does not depend on ROWS, so neither do its bits.
 template <class Format, uint32_t ROWS>
 INLINED void gemv_row(const QuantMatmul& params, const uint32_t* weight, const Q8Tile* x,
                       size_t tiles, float (&result)[ROWS])
@@ -92,8 +113,8 @@ INLINED void gemv_row(const QuantMatmul& params, const uint32_t* weight, const Q
             for (uint32_t part = 0; part < Format::parts; part += LANES) {
                 const Q8Tile& of_row = x_tile[r * tiles];
                 if (has_offsets<Format>)
-                    offset_sum[r] +=
-                        load<F32x8>(parts.offset + part) * load<F32x8>(of_row.sums + part);
+                    offset_sum[r] = multiply_add(load<F32x8>(parts.offset + part),
+                                                 load<F32x8>(of_row.sums + part), offset_sum[r]);
                 store(scale[r] + part,
                       load<F32x8>(parts.scale + part) * load<F32x8>(of_row.scale + part));
             }
@@ -132,8 +153,8 @@ template <class Format, uint32_t ROWS>
     }
 }
 
-// Multiply few rows of x, some at a time: ROWS, then half of that.
-template <class Format, uint32_t ROWS = MAX_GEMV_ROWS>
+// Multiply a few rows of x, in blocks of ROWS rows, then of half as many.
+template <class Format, uint32_t ROWS = GEMV_BLOCK>
 INLINED void gemv_rows(const QuantMatmul& params, const PaddedRows<Format>& padded_rows,
                        const Q8Tile* x, size_t tiles, size_t rows, float* out)
 {

@@ -21,8 +21,9 @@
 namespace {
 
 constexpr float MAX_QUANT = 127, MIN_ABSMAX = 1e-36f; // runs with a smaller absmax are 0
-constexpr size_t MIN_GEMM_ROWS = 9; // fewer rows use gemv
-constexpr uint32_t MAX_GEMV_ROWS = 4; // rows of x at a time
+// One more than MAX_GEMV_ROWS of vksched/ops/linalg/matmul_kernels.py: those rows have equal bits.
+constexpr size_t MIN_GEMM_ROWS = 9;
+constexpr uint32_t GEMV_BLOCK = 4; // rows of x that share the unpacked quants
 
 // Return the index within a run of the value whose quant is at a place. low: bits of the weight's
 // quants. With 16 parts each word of quants belongs to one.

@@ -158,7 +158,7 @@ INLINED void gemm_panel(const Panel* panel, size_t runs, const Q8Tile* x, size_t
                       F32xN (&result)[MAX_ROWS])
 {
     constexpr uint32_t parts_of_run = PanelKind::parts_of_run;
-    F32xN total[ROWS] = {}; // compilers keep `result` in memory
+    F32xN total[ROWS] = {}; // in registers; compilers keep `result` in memory
     for (size_t run = 0; run < runs; ++run) {
         const Panel& panel_run = panel[run];
         const Q8Tile* rows = x + run / RUNS;

@@ -290,7 +290,8 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
             return one
         if not residual:
             return replace(one, steps=steps)
-        count = one.operands.index(OUTPUT) + 1  # a placeholder of the residual may follow
+        count = one.operands.index(OUTPUT) + 1
+        assert set(one.operands[count:]) <= {0}, "only a placeholder of the residual may follow"
         shifts = (*one.shifts[:count], one.shifts[count - 1]) if one.shifts else ()
         return replace(one, operands=(*one.operands[:count], *residual), shifts=shifts, steps=steps)
 

@@ -67,6 +67,7 @@ def quant_gemm(
     parts, runs = parts_of(call.variant), k // RUN
     split_runs = -(-runs // parts)
     parts = -(-runs // split_runs)
+    assert parts == 1 or rope is None
     if parts > 1:
         operands = (*operands[:-1], SCRATCH, COUNTERS, OUTPUT)
     elif rope:
