@@ -14,6 +14,7 @@ from pathlib import Path
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
 from vksched.runtime.device import Device, Reopens
+from vksched.serve import device_recovery
 from vksched.serve.heap_arenas import limit_arenas
 from vksched.serve.http_server import Listener
 from vksched.serve.limits import ServerLimits
@@ -56,6 +57,7 @@ def obey(sched: vs.Scheduler) -> None:
 def main(model_file: str, device: str, restore_after_s: str, patience_s: str) -> None:
     """Serve a model until SIGTERM."""
     limit_arenas()
+    device_recovery.MOST_S = float(restore_after_s)  # each loss is followed by the shortest wait
     body_s = float(patience_s)
     limits = ServerLimits(header_timeout_s=body_s / 3, body_timeout_s=body_s)
     warnings.simplefilter("ignore", vs.VkschedWarning)
