@@ -167,7 +167,7 @@ def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
         (dispatch,) = by(call, variant)
         assert dispatch.shader == "quant_gemm_coopmat_q4_k" and dispatch.subgroup == 32
         assert dispatch.groups == (512 // rows, 2048 // 128, 1)
-        assert dispatch.operands == (0, 1, 1, 1, 2, OUTPUT)
+        assert dispatch.operands == (0, 1, 1, 1, 2, OUTPUT, 0)
     assert not lower(LINEAR, replace(call, variant=TALL)).scratch
     loaded = weight_bytes * by(call, TALL)[0].groups[0]
     assert loaded / weights <= 1.2
@@ -187,7 +187,7 @@ def test_edges_and_long_calls_are_cut_into_dispatches() -> None:
     for part in parts:
         count = dict(part.push)["m"]
         assert isinstance(count, int)
-        assert part.shifts == (row * 2048, 0, 0, 0, 0, row * 2048)
+        assert part.shifts == (row * 2048, 0, 0, 0, 0, row * 2048, 0)
         assert part.groups[0] == -(-count // 128) and not part.barrier
         row += count
     assert row == 40000
@@ -234,7 +234,7 @@ def test_merged_weights_have_tiles_of_their_own() -> None:
     case = with_precision(merged("q4_K", (100,), 512, (208, 32, 16), False), "mixed")
     (dispatch,) = by(case.call(CARD), LARGE, "merged_linear")
     assert dispatch.groups == (1, 2 + 1 + 1, 1)
-    assert dispatch.operands == (0, 1, 2, 3, 0, OUTPUT)
+    assert dispatch.operands == (0, 1, 2, 3, 0, OUTPUT, 0)
     assert dict(dispatch.push)["begins"] == (0, 208, 240)
     assert dict(dispatch.push)["strides"] == (256, 256, 256)
     call = stacked(case).call(CARD)

@@ -100,7 +100,7 @@ def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
     call = call_of(512, 2048)
     (dispatch,) = by(call, TALL)
     assert dispatch.shader == "quant_gemm_q4_k" and dispatch.groups == (2, 32, 1)
-    assert dispatch.operands == (0, 1, 1, 1, 2, OUTPUT)
+    assert dispatch.operands == (0, 1, 1, 1, 2, OUTPUT, 0)
     assert not lower(LINEAR, replace(call, variant=TALL)).scratch
     weight_bytes = 4 * call.inputs[1].size
     assert weight_bytes * dispatch.groups[0] / (2048 * 2048) <= 1.2
@@ -108,7 +108,7 @@ def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
     assert len(parts) > 1
     row = 0
     for part in parts:
-        assert part.shifts == (row * 2048, 0, 0, 0, 0, row * 2048) and not part.barrier
+        assert part.shifts == (row * 2048, 0, 0, 0, 0, row * 2048, 0) and not part.barrier
         count = dict(part.push)["m"]
         assert isinstance(count, int)
         row += count
@@ -120,7 +120,7 @@ def test_merged_weights_are_multiplied_in_one_dispatch() -> None:
     call = case.call(CARD)
     assert variants_of(case.declaration, call)[0] == SMALL
     (dispatch,) = lower(case.declaration, replace(call, variant=SMALL)).dispatches
-    assert dispatch.groups == (2, 4 + 1 + 1, 1) and dispatch.operands == (0, 1, 2, 3, 0, OUTPUT)
+    assert dispatch.groups == (2, 4 + 1 + 1, 1) and dispatch.operands == (0, 1, 2, 3, 0, OUTPUT, 0)
     assert dict(dispatch.push)["begins"] == (0, 208, 256)
     gated = with_precision(merged("q4_K", (100,), 512, (208, 208), False, "silu"), "mixed")
     assert variants_of(gated.declaration, gated.call(CARD))[0] == SMALL
