@@ -83,7 +83,7 @@ class Load:
                 raise Violation(f"/health is not {'degraded' if is_degraded else 'ok'} in time")
             await asyncio.sleep(0.1)
         self.is_degraded = is_degraded
-        self.is_losing &= not is_degraded
+        self.is_losing = False
         self.epoch += 1
 
     def lose(self) -> None:
@@ -204,7 +204,6 @@ async def run_clients(load: Load, settings: Settings, seconds: float) -> Usage:
     await asyncio.gather(losing, return_exceptions=True)
     await _alone(load, cases()[0])  # a loss that was commanded happens now
     await load.wait_for_health(False)
-    load.is_losing = False
     if [await _alone(load, case) for case in cases()] != load.references[False]:
         load.note("alone", Violation("answers alone differ after the load"))
     return await _settled(load)
