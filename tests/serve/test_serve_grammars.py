@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from served import Served, chat, error_of, tiny_model
+from tiny_vocabularies import sentence_piece
 
 from vksched.common.errors import GrammarError
 from vksched.importers.gguf.model import LanguageModel
+from vksched.importers.gguf.tokenizer.tokenizer import Tokenizer
 from vksched.serve.constraints import GrammarCompiler
 from vksched.serve.limits import ServerLimits
 
@@ -76,6 +80,31 @@ def test_a_child_that_ends_is_replaced(model: LanguageModel) -> None:
     finally:
         compiler.close()
     assert compiler._idle[0]._process is None
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ('root ::= "a"{5}', b"a{5}"),
+        ('root ::= "hey" | "he yh" | " hey"', b"hey|he yh| hey"),
+        ('root ::= [0-9]+ " h" "x"{3}', b"[0-9]+ hxxx"),
+    ],
+)
+def test_forced_texts_have_no_space_that_the_tokenizer_adds(text: str, pattern: bytes) -> None:
+    """A tokenizer of sentencepiece begins a text with a space; one within an answer has none."""
+    tokenizer = Tokenizer(sentence_piece(eos_token_id=2, bos_token_id=1))
+    compiler = GrammarCompiler(tokenizer, tokenizer.size)
+    try:
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            constraint, answer = compiler.from_text(text, "grammar"), b""
+            while not constraint.is_finished:
+                token = int(rng.choice(np.flatnonzero(constraint.mask())))
+                constraint.accept(token)  # raises GrammarError if the mask allowed a wrong token
+                answer += tokenizer.bytes_of(token)
+            assert re.fullmatch(pattern, answer)
+    finally:
+        compiler.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])

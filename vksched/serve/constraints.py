@@ -225,9 +225,10 @@ class _TokenBytes:
         self._tokenizer = tokenizer
 
     def __call__(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text that the grammar forces within an answer."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
-        return self._tokenizer.encode(text)
+        return self._tokenizer.encode(text, space_prefix=False)
 
 
 def _check_length(text: str, param: str) -> None:

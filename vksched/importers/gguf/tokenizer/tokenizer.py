@@ -99,7 +99,13 @@ class Tokenizer:
         return self._specials.control_names
 
     def encode(
-        self, text: str, *, special: bool = False, bos: bool = False, mark: str = ""
+        self,
+        text: str,
+        *,
+        special: bool = False,
+        bos: bool = False,
+        mark: str = "",
+        space_prefix: bool = True,
     ) -> list[int]:
         """Return the tokens of a text.
 
@@ -115,6 +121,8 @@ class Tokenizer:
         mark
             A string that is removed after the names of special tokens were found, so that a mark
             within a name prevents that it is parsed.
+        space_prefix
+            Begin with a space where the model expects one. False is for texts within an answer.
         """
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         out: list[int] = []
@@ -123,7 +131,7 @@ class Tokenizer:
             if isinstance(piece, int):
                 out.append(piece)
             elif piece := piece.replace(mark, "") if mark else piece:
-                lead = " " if self._prefix and after_special else ""
+                lead = " " if self._prefix and space_prefix and after_special else ""
                 out.extend(self._algorithm.encode(lead + piece))
             else:
                 continue
