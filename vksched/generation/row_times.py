@@ -9,6 +9,11 @@ from collections.abc import Sequence
 
 NEWEST = 0.2
 """The weight of the newest run in the measured time of a graph."""
+DOUBT = 1e-3
+"""The part of its time by which a graph gets cheaper with each plan that does not use it.
+
+So a graph whose time was measured on a busy machine is measured again.
+"""
 
 
 class RowTimes:
@@ -16,10 +21,14 @@ class RowTimes:
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
+        self._unused: dict[int, int] = {}
+        """The number of plans that did without a graph since it was measured."""
 
     def measure(self, rows: int, seconds: float) -> None:
-        """Take the time of a run of a decode graph into account."""
-        old = self._seconds.get(rows, seconds)
+        """Take the time of a run of a decode graph into account. A time that is in doubt is
+        replaced.
+        """
+        old = seconds if self._unused.pop(rows, 0) else self._seconds.get(rows, seconds)
         self._seconds[rows] = old + NEWEST * (seconds - old)
 
     def plan(self, count: int, row_counts: Sequence[int]) -> tuple[int, ...]:
@@ -35,14 +44,30 @@ class RowTimes:
             whole, rest = divmod(count, largest)
             fitting = [rows for rows in row_counts if rows >= rest > 0]
             return (largest,) * whole + tuple(fitting[:1])
+        expected = {rows: self._expected_s(rows) for rows in known}
         plans: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         for number in range(1, count + 1):
             before = {rows: plans[max(0, number - rows)] for rows in known}
-            least = min(known, key=lambda rows: before[rows][0] + self._seconds[rows])
+            least = min(known, key=lambda rows: before[rows][0] + expected[rows])
             seconds, others = before[least]
-            plans.append((seconds + self._seconds[least], (*others, least)))
-        return plans[count][1][::-1]
+            plans.append((seconds + expected[least], (*others, least)))
+        plan = plans[count][1][::-1]
+        self._doubt_others(plan, count, known)
+        return plan
+
+    def _expected_s(self, rows: int) -> float:
+        return self._seconds[rows] * max(0.0, 1 - DOUBT * self._unused.get(rows, 0))
+
+    def _doubt_others(self, plan: Sequence[int], count: int, known: Sequence[int]) -> None:
+        """Count the plan for the graphs that could replace a part of it: not those with more idle
+        rows than another.
+        """
+        fitting = next((rows for rows in known if rows >= count), known[-1])
+        for rows in known:
+            if rows <= fitting and rows not in plan:
+                self._unused[rows] = self._unused.get(rows, 0) + 1
 
     def clear(self) -> None:
         """Forget all times."""
         self._seconds.clear()
+        self._unused.clear()

@@ -1,13 +1,16 @@
-// Attention of few queries to the rows of a KV cache and to new keys: a loop of native programs.
+// Attention to the rows of a KV cache and to new keys: a loop of native programs.
 // Pending rows replace rows of the cache: those of a batch follow the keys in use of its slot.
 // Examples: tests/ops/native/test_native_programs.py.
 #include "cpu_kernels/param_loop.hpp"
+#include "cpu_kernels/program/attention_rows.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
+#include <tuple>
+#include <utility>
 #include <vector>
+
+#ifdef HAS_VECTOR_EXTENSIONS
 
 namespace {
 
@@ -17,7 +20,7 @@ using KvCacheLoop = ParamLoop<UnaryKernel>;
 // 32-bit words for q8_0.
 struct Attention {
     int64_t batches, heads, kv_heads, queries, qk_dim, v_dim, cache_len, new_len;
-    int64_t heads_per_piece; // heads that a piece computes
+    int64_t heads_per_piece, queries_per_piece; // that a piece computes
     int64_t cache_type; // 0 float32, 1 float16, 2 q8_0
     int64_t is_int64; // type of kv_len
     int64_t kv_len_stride; // its elements for each batch; 0: one number for all
@@ -66,11 +69,11 @@ INLINED const float* dequantize_row(const char* base, int64_t offset, int64_t ca
     return values;
 }
 
-// A query of a piece: the range of keys that it attends to, their scores and its result.
+// A query of a piece: the range of keys that it attends to, the scores of its keys, its result.
 struct Row {
     const float* query;
     int64_t begin, end;
-    float *scores, *sums, *out;
+    float *scores, *out;
 };
 
 // The slot of a batch, its number of keys in use, the row where its pending rows begin, and the
@@ -123,163 +126,160 @@ INLINED int64_t first_pending(const Attention& params, const char* kv_len, int64
     return none;
 }
 
-constexpr int64_t KEYS = 8; // keys whose values are added in one pass
-
-#ifdef HAS_VECTOR_EXTENSIONS
-typedef float F32x8 __attribute__((vector_size(32)));
-
-// Add the weighted values of up to KEYS keys to sums, one key after the other, in registers.
-INLINED void add_values(const float* const* values, const float* weights, int64_t keys,
-                        int64_t count, float* sums)
-{
-    int64_t start = 0;
-    for (; start + 8 <= count; start += 8) {
-        F32x8 total, of_key;
-        std::memcpy(&total, sums + start, sizeof total);
-        for (int64_t key = 0; key < keys; ++key) {
-            std::memcpy(&of_key, values[key] + start, sizeof of_key);
-            total += weights[key] * of_key;
-        }
-        std::memcpy(sums + start, &total, sizeof total);
-    }
-    for (; start < count; ++start)
-        for (int64_t key = 0; key < keys; ++key)
-            sums[start] += weights[key] * values[key][start];
-}
-#else
-INLINED void add_values(const float* const* values, const float* weights, int64_t keys,
-                        int64_t count, float* sums)
-{
-    for (int64_t key = 0; key < keys; ++key)
-        for (int64_t i = 0; i < count; ++i)
-            sums[i] += weights[key] * values[key][i];
-}
-#endif
-
 thread_local std::vector<float> scratch;
-thread_local std::vector<Row> scratch_queries;
+thread_local std::vector<Row> scratch_rows;
 
-// Turn the scores of a query into attention weights, in place. Return false if all keys are masked
-// and the result is NaN.
-INLINED bool softmax_row(const KvCacheLoop& loop, const Row& row, bool fully_masked_is_nan)
+// The part of a result that a piece computes: a batch, heads with a common kv head, and queries.
+struct Part {
+    int64_t batch, head, query, queries;
+};
+
+INLINED int64_t query_blocks(const Attention& params)
 {
-    float* scores = row.scores;
-    const int64_t begin = row.begin, end = row.end;
-    float largest = -std::numeric_limits<float>::infinity(), sum = 0;
-    if (loop.float_params[1] != 0)
-        for (int64_t key = begin; key < end; ++key)
-            scores[key] = std::tanh(scores[key] / loop.float_params[1]) * loop.float_params[1];
-    for (int64_t key = begin; key < end; ++key)
-        largest = scores[key] > largest ? scores[key] : largest;
-    if (!(largest > -std::numeric_limits<float>::infinity()))
-        largest = 0;
-#pragma GCC ivdep
-    for (int64_t key = begin; key < end; ++key)
-        scores[key] -= largest;
-    if (begin < end)
-        loop.callee(scores + begin, scores + begin, end - begin);
-    for (int64_t key = begin; key < end; ++key)
-        sum += scores[key];
-    if (sum == 0 && !fully_masked_is_nan)
-        sum = 1;
-#pragma GCC ivdep
-    for (int64_t key = begin; key < end; ++key)
-        scores[key] /= sum; // before the product: values may be close to the maximum of float32
-    return sum != 0;
+    return (params.queries - 1) / params.queries_per_piece + 1;
 }
 
-// A piece is a group of heads with a common kv head. Its rows are all queries of these heads.
+INLINED Part part_of(const Attention& params, size_t piece)
+{
+    const int64_t blocks = query_blocks(params);
+    const int64_t groups = params.heads / params.heads_per_piece, at = static_cast<int64_t>(piece);
+    const int64_t query = at % blocks * params.queries_per_piece;
+    return {at / (groups * blocks), at / blocks % groups * params.heads_per_piece, query,
+            std::min(params.queries_per_piece, params.queries - query)};
+}
+
+// The keys and values that a piece reads. pending_from: the first key that may be a pending row.
+struct KeyRows {
+    const Attention& params;
+    const Operands& operands;
+    KeysInUse in_use;
+    int64_t batch, head, pending_from;
+};
+
+// Return a row of k (operands 1, 4 and 6) or of v (2, 5 and 7), which may be dequantized into `to`.
+INLINED const float* row_of_key(const KeyRows& keys, int64_t key, size_t operand,
+                                const int64_t* strides, const int64_t* new_strides,
+                                const int64_t* pending_strides, int64_t values, float* to)
+{
+    const Operands& operands = keys.operands;
+    const int64_t cache_type = keys.params.cache_type, head = keys.head;
+    if (key >= keys.in_use.count)
+        return operands.get<float>(operand + 3) + keys.batch * new_strides[0]
+               + head * new_strides[1] + (key - keys.in_use.count) * new_strides[2];
+    if (key >= keys.pending_from) {
+        const PendingRow found
+            = pending_row(keys.params, operands.get<char>(3), keys.in_use.slot, key);
+        if (found.batch >= 0)
+            return dequantize_row(operands.get<char>(operand + 5),
+                                  found.batch * pending_strides[0] + head * pending_strides[1]
+                                      + found.row * pending_strides[2],
+                                  cache_type, values, to);
+    }
+    return dequantize_row(operands.get<char>(operand),
+                          keys.in_use.slot * strides[0] + head * strides[1] + key * strides[2],
+                          cache_type, values, to);
+}
+
+INLINED const float* k_row(const KeyRows& keys, int64_t key, float* to)
+{
+    const Attention& params = keys.params;
+    return row_of_key(keys, key, 1, params.k, params.new_k, params.pending_k, params.qk_dim, to);
+}
+
+INLINED const float* v_row(const KeyRows& keys, int64_t key, float* to)
+{
+    const Attention& params = keys.params;
+    return row_of_key(keys, key, 2, params.v, params.new_v, params.pending_v, params.v_dim, to);
+}
+
 INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, size_t piece)
 {
+    using namespace attention_rows;
     const Attention& params = *reinterpret_cast<const Attention*>(loop.int_params.data());
-    const int64_t groups = params.heads / params.heads_per_piece, qk_dim = params.qk_dim,
-                  v_dim = params.v_dim;
-    const int64_t batch = static_cast<int64_t>(piece) / groups;
-    const int64_t first = static_cast<int64_t>(piece) % groups * params.heads_per_piece;
-    const int64_t head = first / (params.heads / params.kv_heads);
+    const int64_t qk_dim = params.qk_dim, v_dim = params.v_dim;
+    const Part part = part_of(params, piece);
     const char* const kv_len = operands.get<char>(3);
-    const KeysInUse in_use = keys_in_use(params, kv_len, batch);
-    const int64_t slot = in_use.slot, count = in_use.count;
-    const int64_t total = count + params.new_len;
+    const KeysInUse in_use = keys_in_use(params, kv_len, part.batch);
+    const KeyRows keys{params, operands, in_use, part.batch,
+                       part.head / (params.heads / params.kv_heads),
+                       first_pending(params, kv_len, in_use.slot, in_use.count)};
+    const int64_t count = in_use.count, total = count + params.new_len;
     const int64_t first_key = params.chunk ? count / params.chunk * params.chunk : 0;
-    const int64_t rows_count = params.heads_per_piece * params.queries;
-    const size_t needed = rows_count * (total + v_dim) + std::max(qk_dim, KEYS * v_dim);
+    const auto range_of = [&](int64_t query) {
+        const int64_t position = count + in_use.past + query;
+        return std::pair(std::clamp<int64_t>(position + params.window_low, first_key, total),
+                         std::clamp<int64_t>(position + params.window_high + 1, 0, total));
+    };
+    // the keys that any row attends to
+    const int64_t begin = range_of(part.query).first,
+                  end = range_of(part.query + part.queries - 1).second;
+    const int64_t row_scores = std::max<int64_t>(0, end - begin) + KEYS;
+    const int64_t rows_count = params.heads_per_piece * part.queries;
+    const size_t needed
+        = rows_count * row_scores + std::max(KEYS * qk_dim, VALUE_KEYS * v_dim);
     if (scratch.size() < needed)
         scratch.resize(needed);
-    scratch_queries.resize(rows_count);
-    Row* const rows = scratch_queries.data();
-    float* free = scratch.data();
+    scratch_rows.resize(rows_count);
+    Row* const rows = scratch_rows.data();
+    float* const dequantized = scratch.data() + rows_count * row_scores;
     for (int64_t number = 0; number < rows_count; ++number) {
-        const int64_t head_index = first + number / params.queries, query = number % params.queries;
+        const int64_t head = part.head + number / part.queries,
+                      query = part.query + number % part.queries;
         Row& row = rows[number];
-        row.query = operands.get<float>(0) + batch * params.q[0] + head_index * params.q[1]
-            + query * params.q[2];
-        const int64_t position = count + in_use.past + query;
-        row.begin = std::clamp<int64_t>(position + params.window_low, first_key, total);
-        row.end = std::clamp<int64_t>(position + params.window_high + 1, 0, total);
-        row.scores = free;
-        row.sums = free + total;
-        row.out = loop.result(operands) + batch * params.out[0] + head_index * params.out[1]
+        row.query = operands.get<float>(0) + part.batch * params.q[0] + head * params.q[1]
+                    + query * params.q[2];
+        std::tie(row.begin, row.end) = range_of(query);
+        if (row.begin >= row.end)
+            row.begin = row.end = begin;
+        row.scores = scratch.data() + number * row_scores;
+        row.out = loop.result(operands) + part.batch * params.out[0] + head * params.out[1]
                   + query * params.out[2];
-        free += total + v_dim;
-        std::fill_n(row.sums, v_dim, 0.0f);
+        std::fill_n(row.out, v_dim, 0.0f);
     }
-    float* const dequantized = free;
-    const int64_t begin = rows[0].begin,
-                  end = rows[rows_count - 1].end; // the keys that any row attends to
-    const int64_t pending_from = first_pending(params, kv_len, slot, count);
-    // The rows of k are operands 1, 4 and 6, those of v are operands 2, 5 and 7.
-    const auto row_of_key = [&](int64_t key, size_t operand, const int64_t* strides,
-                          const int64_t* new_strides, const int64_t* pending_strides,
-                          int64_t values, float* to) -> const float* {
-        if (key >= count)
-            return operands.get<float>(operand + 3) + batch * new_strides[0]
-                + head * new_strides[1] + (key - count) * new_strides[2];
-        if (key >= pending_from) {
-            const PendingRow found = pending_row(params, kv_len, slot, key);
-            if (found.batch >= 0)
-                return dequantize_row(operands.get<char>(operand + 5),
-                                      found.batch * pending_strides[0] + head * pending_strides[1]
-                                          + found.row * pending_strides[2],
-                                      params.cache_type, values, to);
-        }
-        return dequantize_row(operands.get<char>(operand),
-                              slot * strides[0] + head * strides[1] + key * strides[2],
-                              params.cache_type, values, to);
-    };
-    for (int64_t key = begin; key < end; ++key) {
-        const float* values
-            = row_of_key(key, 1, params.k, params.new_k, params.pending_k, qk_dim, dequantized);
-        for (int64_t number = 0; number < rows_count; ++number) {
-            const Row& row = rows[number];
-            if (row.begin <= key && key < row.end)
-                row.scores[key] = dot(row.query, values, qk_dim) * loop.float_params[0];
-        }
-    }
-    for (int64_t number = 0; number < rows_count; ++number)
-        if (!softmax_row(loop, rows[number], params.fully_masked_is_nan != 0))
-            std::fill_n(rows[number].sums, v_dim, std::numeric_limits<float>::quiet_NaN());
     for (int64_t start = begin; start < end; start += KEYS) {
-        const int64_t stop = std::min(start + KEYS, end);
-        const float* values[KEYS];
-        for (int64_t key = start; key < stop; ++key)
-            values[key - start] = row_of_key(key, 2, params.v, params.new_v, params.pending_v,
-                                             v_dim, dequantized + (key - start) * v_dim);
+        const float* block[KEYS];
+        for (int64_t key = 0; key < KEYS; ++key)
+            block[key] = start + key < end ? k_row(keys, start + key, dequantized + key * qk_dim)
+                                           : block[key - 1]; // its score is not used
         for (int64_t number = 0; number < rows_count; ++number) {
             const Row& row = rows[number];
-            const float* seen[KEYS];
-            float weights[KEYS];
-            int64_t keys = 0;
-            for (int64_t key = std::max(start, row.begin); key < std::min(stop, row.end); ++key)
-                if (row.scores[key] != 0) { // skip values of weight 0, even NaN and infinity
-                    seen[keys] = values[key - start];
-                    weights[keys++] = row.scores[key];
-                }
-            add_values(seen, weights, keys, v_dim, row.sums);
+            if (row.begin < start + KEYS && start < row.end)
+                store(row.scores + (start - begin),
+                      dot_keys(row.query, block, qk_dim) * loop.float_params[0]);
         }
     }
-    for (int64_t number = 0; number < rows_count; ++number)
-        std::copy_n(rows[number].sums, v_dim, rows[number].out);
+    for (int64_t number = 0; number < rows_count; ++number) {
+        Row& row = rows[number];
+        if (!softmax(row.scores + (row.begin - begin), row.end - row.begin, loop.float_params[1],
+                     loop.callee, params.fully_masked_is_nan != 0)) {
+            std::fill_n(row.out, v_dim, std::numeric_limits<float>::quiet_NaN());
+            row.end = row.begin; // without values
+        }
+    }
+    for (int64_t start = begin; start < end; start += VALUE_KEYS) {
+        const int64_t stop = std::min(start + VALUE_KEYS, end);
+        const float* values[VALUE_KEYS];
+        for (int64_t key = start; key < stop; ++key)
+            values[key - start] = v_row(keys, key, dequantized + (key - start) * v_dim);
+        for (int64_t number = 0; number < rows_count; ++number) {
+            const Row& row = rows[number];
+            const int64_t from = std::max(start, row.begin), to = std::min(stop, row.end);
+            if (from < to)
+                add_values(values + (from - start), row.scores + (from - begin), to - from,
+                           v_dim, row.out);
+        }
+    }
+    for (int64_t number = 0; number < rows_count; ++number) {
+        const Row& row = rows[number];
+        if (row.begin == row.end || is_finite(row.out, v_dim))
+            continue;
+        std::fill_n(row.out, v_dim, 0.0f); // skip values of weight 0, even NaN and infinity
+        for (int64_t key = row.begin; key < row.end; ++key)
+            if (row.scores[key - begin] != 0) {
+                const float* values = v_row(keys, key, dequantized);
+                add_values(&values, row.scores + (key - begin), 1, v_dim, row.out);
+            }
+    }
 }
 
 void attention_extents(const KvCacheLoop& loop, Extents& extents)
@@ -287,16 +287,19 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
     const Attention& params = *reinterpret_cast<const Attention*>(loop.int_params.data());
     constexpr int64_t limit = int64_t{1} << 40; // sums of indices do not overflow
     require(params.queries > 0 && params.kv_heads > 0 && params.heads % params.kv_heads == 0
-                && params.heads_per_piece > 0
+                && params.heads_per_piece > 0 && params.queries_per_piece > 0
+                && params.queries_per_piece <= params.queries
                 && params.heads / params.kv_heads % params.heads_per_piece == 0
                 && params.cache_type >= 0 && params.cache_type <= 2
                 && std::max(params.window_low, params.window_high) <= limit
                 && std::min(params.window_low, params.window_high) >= -limit,
             "expected queries, and a number of heads divisible by kv_heads");
-    require(params.batches >= 0 && params.batches <= loop.pieces
-                && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
-                && loop.last == 8,
-            "expected one piece for each batch and group of heads");
+    const int64_t groups = params.heads / params.heads_per_piece, blocks = query_blocks(params);
+    require(params.batches >= 0
+                && std::max({params.batches, groups, blocks}) <= loop.pieces
+                && params.batches * groups <= loop.pieces
+                && params.batches * groups * blocks == loop.pieces && loop.last == 8,
+            "expected one piece for each batch, group of heads and block of queries");
     const int64_t elements = params.kv_len_stride - params.has_positions; // 2: with a slot
     require(params.slots >= (elements == 2 ? 1 : params.batches) && params.chunk >= 0
                 && (params.has_positions == 0 || params.has_positions == 1)
@@ -351,3 +354,9 @@ std::unique_ptr<Loop> attention_with_kvcache_loop(const LoopParams& params)
                      params.wide && has_avx2() ? attention_avx2 : attention,
                      attention_extents, unary_kernel("exp", params.wide));
 }
+#else
+std::unique_ptr<Loop> attention_with_kvcache_loop(const LoopParams&)
+{
+    throw KeyError("attention_with_kvcache");
+}
+#endif

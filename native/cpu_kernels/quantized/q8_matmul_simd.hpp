@@ -8,6 +8,7 @@
 
 #include "cpu_kernels/quantized/q8_dot.hpp"
 #include "cpu_kernels/quantized/q8_gemv.hpp"
+#include "cpu_kernels/quantized/q8_panel.hpp"
 
 // -- quantization of activations -----------------------------------------------------------------
 
@@ -102,46 +103,6 @@ void quantize_rows(const float* x, size_t rows, size_t columns, Q8Tile* to)
 
 // -- GEMM ----------------------------------------------------------------------------------------
 
-// A run of WIDTH rows of a weight, interleaved.
-struct Panel {
-    uint32_t quants[RUNS][WIDTH];
-    float scale[2][WIDTH], offset[2][WIDTH];
-};
-
-template <class Format>
-INLINED void pack_panel(const QuantMatmul& params, const PaddedRows<Format>& rows, size_t row,
-                        size_t count, Panel* panel)
-{
-    constexpr uint32_t parts_of_run = Format::parts / RUNS;
-    const size_t runs = params.columns / RUN;
-    for (size_t r = 0; r < count; ++r) {
-        Parts parts;
-        for (size_t first = 0; first < runs; first += GROUP) {
-            const uint32_t run_of_tile = first % RUNS;
-            const Tile tile = tile_of<Format>(rows[row + r], first / RUNS);
-            if (run_of_tile == 0)
-                read_parts<Format, zero_point_of<Format>>(tile, parts);
-            const Quants quants = unpack_quants<Format>(tile, run_of_tile / GROUP);
-            uint32_t words[GROUP * RUNS];
-            std::memcpy(words, &quants, sizeof words);
-            const uint32_t run_count = static_cast<uint32_t>(std::min<size_t>(GROUP, runs - first));
-            for (uint32_t run = 0; run < run_count; ++run) {
-                Panel& to = panel[first + run];
-                for (uint32_t word = 0; word < RUNS; ++word) {
-                    const uint32_t of_half = word / 4 * WIDTH + 4 * run + word % 4;
-                    to.quants[word][r] = words[Format::low_bits == 8 ? RUNS * run + word : of_half];
-                }
-                for (uint32_t part = 0; part < parts_of_run; ++part) {
-                    to.scale[part][r] = parts.scale[(run_of_tile + run) * parts_of_run + part];
-                    if (has_offsets<Format>)
-                        to.offset[part][r] =
-                            parts.offset[(run_of_tile + run) * parts_of_run + part];
-                }
-            }
-        }
-    }
-}
-
 // The properties of a format that GEMM depends on; several formats share a kind.
 template <uint32_t PARTS_OF_RUN, bool SIGNED, bool SHIFTS>
 struct PanelKind {
@@ -215,6 +176,7 @@ void linear(const QuantMatmul& params, const Q8Tile* x, size_t rows, float* out)
     for (size_t first = 0; first < params.rows; first += WIDTH) {
         const size_t count = std::min<size_t>(WIDTH, params.rows - first);
         pack_panel<Format>(params, padded_rows, first, count, panel.data());
+        prefetch_panel(params, first + WIDTH);
         for (size_t row = 0; row < rows; row += MAX_ROWS) {
             const size_t row_count = std::min<size_t>(MAX_ROWS, rows - row);
             F32xN result[MAX_ROWS];

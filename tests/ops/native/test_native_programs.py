@@ -279,6 +279,42 @@ def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
     np.testing.assert_array_equal(run(case, native_program), np.ones((1, 1, 1, 4), np.float32))
 
 
+@pytest.mark.parametrize("cache_type", [np.float32, np.float16])
+@pytest.mark.parametrize(("depth", "window"), [(64, None), (20, None), (72, 30)])
+def test_rows_of_attention_have_the_bits_that_each_has_alone(
+    cache_type: type, depth: int, window: int | None
+) -> None:
+    """Several pieces of queries and heads, and blocks of keys at other places."""
+    rng = np.random.default_rng(depth)
+    queries, keys, used = 150, 3000, 77
+    q, new_k, new_v = (
+        rng.standard_normal((1, heads, queries, depth), np.float32) for heads in (6, 2, 2)
+    )
+    k, v = (rng.standard_normal((1, 2, keys, depth), np.float32).astype(cache_type) for _ in "kv")
+
+    def attended(q: NDArray, past: int) -> tuple[NDArray, NativeProgram]:
+        inputs = (q, k, v, np.array(used, np.int32), new_k, new_v)
+        reported = vs.attention(
+            *map(vs.constant, inputs[:3]),
+            kv_len=vs.constant(inputs[3]),
+            k_new=vs.constant(new_k),
+            v_new=vs.constant(new_v),
+            causal=True,
+            past_len=past,
+            window=(window, None),
+        )
+        case = OpSample(reported.op, inputs, dict(reported.attrs))
+        program = native_program_of(case)
+        assert program is not None
+        return run(case, program), program
+
+    together, program = attended(q, 0)
+    assert program.loops[0].pieces > 6
+    for query in (0, 1, 31, 32, 99, 149):
+        alone, _ = attended(np.ascontiguousarray(q[:, :, query : query + 1]), query)
+        np.testing.assert_array_equal(together[:, :, query : query + 1], alone)
+
+
 def test_a_loop_says_how_large_it_is() -> None:
     """A large call is several pieces, or has no recipe: numpy takes it in pieces."""
     big = vs.input("x", (1 << 10, 1 << 10)).type

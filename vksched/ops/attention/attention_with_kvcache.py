@@ -61,7 +61,7 @@ from ...common.dtypes import (
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, Int, Optional
 from ...ir.attrs import Attrs
-from ...ir.cpu_kernel import CpuKernel, Piece
+from ...ir.cpu_kernel import SHARES, CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import Count, EarlyWrite, Op, Work, register
 from ...ir.vjp import no_gradient
@@ -354,8 +354,14 @@ EARLY_WRITES = EarlyWrite(1, 6, 3, axis=2), EarlyWrite(2, 7, 3, axis=2)
 """The pending rows of keys and of values."""
 OPERANDS = 8
 """Maximum number of operands; native loops take operand 0 for those that are absent."""
-PROGRAM_ROWS = 8
-"""Maximum query rows per head for which native loops process the keys one by one."""
+PIECE_SCORES, MIN_PIECE_ROWS = 1 << 18, 16
+"""The scores of a piece of a native loop, which stay in a cache, and its minimum number of rows."""
+MAX_KV_ELEMENTS, FEW_QUERIES = 1 << 19, 8
+"""Maximum elements of keys and values of a head; numpy's products are faster for more, unless there
+are few queries.
+"""
+FEW_PIECES = 8
+"""The number of pieces below which a group of heads is split."""
 
 
 def _native_program(
@@ -369,10 +375,14 @@ def _native_program(
     slots, shared, keys = cached.shape[:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
-    if queries > PROGRAM_ROWS or not output.size or not shared:
+    if not output.size or not shared:
         return None
-    # dequantize rows once for all heads that share them
-    together = 1 if k.dtype == FLOAT32 else heads // shared
+    if queries > FEW_QUERIES and keys * (depth + output.shape[-1]) > MAX_KV_ELEMENTS:
+        return None
+    # read and dequantize rows once for all heads that share them
+    is_split = k.dtype == FLOAT32 and batches * shared < FEW_PIECES
+    together = 1 if is_split else heads // shared
+    block = _queries_per_piece(queries, keys + queries, together, batches * heads // together)
     low, high = visible_range(attrs)
     bshd = attrs.as_ints("is_bshd")
     *operand_steps, result = (
@@ -383,7 +393,7 @@ def _native_program(
     )
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
-        *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
+        *(new[0].shape[2] if new else 0, together, block, kinds[k.dtype]),
         *(int(used.dtype == INT64), kv_len_stride(used), slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
         pending[0].shape[2] if pending else 0,
@@ -396,10 +406,20 @@ def _native_program(
         output.size,
         numbers,
         (attrs.as_float("scale"), attrs.as_float("softcap")),
-        batches * heads // together,
+        batches * heads // together * -(-queries // block),
         2 * batches * heads * queries * keys * depth // 2,
     )
     return NativeProgram((loop,))
+
+
+def _queries_per_piece(queries: int, keys: int, together: int, groups: int) -> int:
+    """Return the queries of a piece: its scores stay in a cache, and all threads have pieces.
+
+    together, groups: the heads of a piece, and the number of their groups in all examples.
+    """
+    fitting = max(MIN_PIECE_ROWS, PIECE_SCORES // max(1, keys)) // together
+    shared = max(MIN_PIECE_ROWS // together, -(-queries * groups // (2 * SHARES)))
+    return min(queries, max(1, min(fitting, shared)))
 
 
 register(
