@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -52,6 +53,41 @@ def test_results_and_errors_are_those_of_the_function() -> None:
         ]
         with pytest.raises(ZeroDivisionError):
             await workers.call(divmod, 1, 0)
+        workers.close()
+
+    asyncio.run(run())
+
+
+class Body:
+    """The input of a call."""
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Cycles of objects are not freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_the_input_of_a_call_that_fails_is_freed_with_its_error(no_collector: None) -> None:
+    def fail(body: Body) -> None:
+        values = [body]
+        try:
+            raise KeyError(values)
+        except KeyError:
+            raise ApiError("a wrong value") from None
+
+    async def run() -> None:
+        workers = Workers(1, 20)
+        body = Body()
+        seen = weakref.ref(body)
+        with contextlib.suppress(ApiError):
+            await workers.call(fail, body)
+        del body
+        await workers.call(int)
+        assert seen() is None
         workers.close()
 
     asyncio.run(run())

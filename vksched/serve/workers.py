@@ -91,7 +91,10 @@ class Workers:
             call.leave()
             raise
         if call.ended.done():
-            return call.ended.result()
+            try:
+                return call.ended.result()
+            finally:
+                del call, args  # the traceback of an error has this frame
         call.leave()
         inputs, smaller = self._inputs
         raise ApiError(
@@ -175,13 +178,20 @@ class _Call(Generic[Result]):
         if not self._has_begun:
             return
         self._post(_set, self.begun, None)
-        result, error = None, None
+        result = None
         try:
             if failure is not None:
                 raise failure
             result = self._function(*self._args)
-        except BaseException as raised:
-            error = raised
+        except BaseException as error:
+            self._end(None, error)
+        else:
+            self._end(result, None)
+        finally:
+            # the traceback of an error has this frame: no cycle may keep the inputs of the call
+            del self, failure, result
+
+    def _end(self, result: Result | None, error: BaseException | None) -> None:
         with self._lock:
             self._has_ended, self._result, self._failed = True, result, error is not None
             if self._is_left:
