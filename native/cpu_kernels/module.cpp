@@ -1,6 +1,7 @@
 // The module of the CPU kernels: single-pass kernels for ops that take numpy many passes. They
 // release the interpreter lock and need no other module.
 #include "cpu_kernels/arrays.hpp"
+#include "cpu_kernels/vectors.hpp"
 
 #include <exception>
 
@@ -22,6 +23,11 @@ PYBIND11_MODULE(cpu_kernels, m)
     py::register_local_exception_translator(&translate);
     m.doc() = "Single-pass CPU kernels. Operands are contiguous; a result may alias the first "
               "operand. wide=False selects the baseline instruction set.";
+#ifdef HAS_VECTOR_EXTENSIONS
+    m.attr("has_vector_extensions") = true;
+#else
+    m.attr("has_vector_extensions") = false;
+#endif
     add_conv(m);
     add_int8_quantize(m);
     add_int8_conv(m);

@@ -69,6 +69,8 @@ WRONG: list[tuple[str, Any, str]] = [
 CHAT_WRONG: list[tuple[str, Any, str]] = [
     ("messages", [], "messages"),
     ("messages", "hello", "messages"),
+    ("messages", [{"role": "user", "content": ""}] * 4097, "messages"),
+    ("tools", [{}] * 1025, "tools"),
     ("messages", ["hello"], "messages[0]"),
     ("messages", [{"role": "king", "content": "a"}], "messages[0].role"),
     ("messages", [{"role": "user", "content": 5}], "messages[0].content"),

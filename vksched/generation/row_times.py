@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 NEWEST = 0.2
 """The weight of the newest run in the measured time of a graph."""
+SLOW = 1.5
+"""The maximum of a run's time, in measured times of its graph: other programs may have run."""
 DOUBT = 1e-3
 """The part of its time by which a graph gets cheaper with each plan that does not use it.
 
@@ -25,11 +27,13 @@ class RowTimes:
         """The number of plans that did without a graph since it was measured."""
 
     def measure(self, rows: int, seconds: float) -> None:
-        """Take the time of a run of a decode graph into account. A time that is in doubt is
-        replaced.
+        """Take the time of a run of a decode graph into account. A shorter time replaces one that
+        is in doubt.
         """
-        old = seconds if self._unused.pop(rows, 0) else self._seconds.get(rows, seconds)
-        self._seconds[rows] = old + NEWEST * (seconds - old)
+        old = self._seconds.get(rows, seconds)
+        if self._unused.pop(rows, 0):
+            old = min(old, seconds)
+        self._seconds[rows] = old + NEWEST * (min(seconds, SLOW * old) - old)
 
     def plan(self, count: int, row_counts: Sequence[int]) -> tuple[int, ...]:
         """Return the rows of the graphs that decode a token of `count` slots: the combination with
@@ -59,12 +63,12 @@ class RowTimes:
         return self._seconds[rows] * max(0.0, 1 - DOUBT * self._unused.get(rows, 0))
 
     def _doubt_others(self, plan: Sequence[int], count: int, known: Sequence[int]) -> None:
-        """Count the plan for the graphs that could replace a part of it: not those with more idle
-        rows than another.
+        """Count the plan for the graphs of which one or two could replace it: not those with more
+        idle rows than another, and not those with few rows, whose runs would take long together.
         """
         fitting = next((rows for rows in known if rows >= count), known[-1])
         for rows in known:
-            if rows <= fitting and rows not in plan:
+            if min(count, fitting) <= 2 * rows <= 2 * fitting and rows not in plan:
                 self._unused[rows] = self._unused.get(rows, 0) + 1
 
     def clear(self) -> None:

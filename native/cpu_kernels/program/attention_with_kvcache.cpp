@@ -82,6 +82,7 @@ struct KeysInUse {
     int64_t slot, count, next, past;
 };
 
+constexpr int64_t MAX_SCORES = int64_t{1} << 28; // of a piece: they are in memory at once
 constexpr int64_t MAX_PAST = int64_t{1} << 29; // as vksched/ops/attention/attention_with_kvcache.py
 
 INLINED KeysInUse keys_in_use(const Attention& params, const char* kv_len, int64_t batch)
@@ -300,6 +301,12 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
                 && params.batches * groups <= loop.pieces
                 && params.batches * groups * blocks == loop.pieces && loop.last == 8,
             "expected one piece for each batch, group of heads and block of queries");
+    require(params.cache_len >= 0 && params.new_len >= 0
+                && double(params.heads_per_piece) * double(params.queries_per_piece)
+                           * (double(params.cache_len) + double(params.new_len)
+                              + double(attention_rows::KEYS))
+                       < double(MAX_SCORES),
+            "expected fewer scores in a piece");
     const int64_t elements = params.kv_len_stride - params.has_positions; // 2: with a slot
     require(params.slots >= (elements == 2 ? 1 : params.batches) && params.chunk >= 0
                 && (params.has_positions == 0 || params.has_positions == 1)

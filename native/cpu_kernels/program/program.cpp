@@ -306,7 +306,7 @@ void add_program(py::module_& m)
     m.attr("fused_op_names") = names; // by opcode
     m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
     m.attr("gemm_block_units") = py::make_tuple(GEMM_BLOCK_UNITS[0], GEMM_BLOCK_UNITS[1]);
-    m.attr("program_version") = 5; // as in vksched/ops/lowering/native_kernels.py
+    m.attr("program_version") = 6; // as in vksched/ops/lowering/native_kernels.py
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("loops"), py::arg("slot_bytes"), py::arg("unbound_slots"), py::arg("wide") = true)

@@ -172,3 +172,16 @@ def test_loops_over_nothing_do_not_go_on_for_ever(
 ) -> None:
     with pytest.raises(ValueError):
         native.Program([(name, slots, numbers, float_params, 1)], [16] * len(slots), slots)
+
+
+def test_scores_of_a_piece_are_bounded() -> None:
+    """Strides of 0 make any number of heads and keys fit into small arrays: the product of both
+    exceeds 64 bits here, and the memory of the scores would be too small.
+    """
+    heads, cache = 11_500_000, 1 << 39
+    new = -(-(1 << 64) // heads) - 8 - cache
+    head = (1, heads, 1, 1, 4, 4, cache, new, heads, 1)
+    numbers = (*head, 0, 1, 1, 1, 0, -(1 << 40), 1 << 40, 0, 0, 0, *(0,) * 24)
+    step = ("attention_with_kvcache", list(range(9)), numbers, (1.0, 0.0), 1)
+    with pytest.raises(ValueError, match="scores"):
+        native.Program([step], [16, 16, 16, 8, *(16,) * 5], list(range(9)))

@@ -12,6 +12,7 @@ from ...common.dtypes import FLOAT32, TensorType
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
 from ...ir.native_program import Loop, NativeProgram
+from ..lowering import native_kernels
 from ..lowering.strides import broadcast_strides
 from .attention_kernels import visible_range
 from .attention_sizes import by_heads
@@ -32,6 +33,8 @@ def attention_program(
     batches, heads, queries, depth = q.shape
     shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
     if any(t.dtype != FLOAT32 for t in inputs) or attrs.as_float("softcap") or not output.size:
+        return None
+    if not native_kernels.has_vectors():
         return None
     if not keys or keys * (depth + columns) > MAX_KV_ELEMENTS or queries * keys > MAX_SCORES:
         return None

@@ -66,6 +66,7 @@ from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import Count, EarlyWrite, Op, Work, register
 from ...ir.vjp import no_gradient
 from ..layout.dynamic_update_slice import write_slices
+from ..lowering import native_kernels
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, UNBOUNDED, visible_range
@@ -356,12 +357,14 @@ OPERANDS = 8
 """Maximum number of operands; native loops take operand 0 for those that are absent."""
 PIECE_SCORES, MIN_PIECE_ROWS = 1 << 18, 16
 """The scores of a piece of a native loop, which stay in a cache, and its minimum number of rows."""
-MAX_KV_ELEMENTS, FEW_QUERIES = 1 << 19, 8
-"""Maximum elements of keys and values of a head; numpy's products are faster for more, unless there
-are few queries.
+MAX_KV_ELEMENTS, MAX_WIDE_KV_ELEMENTS = 1 << 19, 1 << 17
+"""Maximum elements of keys and values of a head, of narrow heads and of others, for native loops
+with many queries; numpy's products are as fast or faster for more.
 """
+NARROW, FEW_QUERIES = 128, 8
+"""The elements of a key with its value in a narrow head, and the maximum of few queries."""
 FEW_PIECES = 8
-"""The number of pieces below which a group of heads is split."""
+"""The number of examples times heads of keys below which the heads that share keys are split."""
 
 
 def _native_program(
@@ -375,9 +378,11 @@ def _native_program(
     slots, shared, keys = cached.shape[:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
-    if not output.size or not shared:
+    if not output.size or not shared or not native_kernels.has_vectors():
         return None
-    if queries > FEW_QUERIES and keys * (depth + output.shape[-1]) > MAX_KV_ELEMENTS:
+    width = depth + output.shape[-1]
+    most = MAX_KV_ELEMENTS if width <= NARROW else MAX_WIDE_KV_ELEMENTS
+    if queries > FEW_QUERIES and keys * width > most:
         return None
     # read and dequantize rows once for all heads that share them
     is_split = k.dtype == FLOAT32 and batches * shared < FEW_PIECES
@@ -417,6 +422,8 @@ def _queries_per_piece(queries: int, keys: int, together: int, groups: int) -> i
 
     together, groups: the heads of a piece, and the number of their groups in all examples.
     """
+    if queries <= FEW_QUERIES:
+        return queries
     fitting = max(MIN_PIECE_ROWS, PIECE_SCORES // max(1, keys)) // together
     shared = max(MIN_PIECE_ROWS // together, -(-queries * groups // (2 * SHARES)))
     return min(queries, max(1, min(fitting, shared)))

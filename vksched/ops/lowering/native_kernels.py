@@ -26,7 +26,7 @@ QUANT_LAYOUT_VERSION = 2
 """Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to the version
 in native/cpu_kernels/quantized/quant_matmul.hpp. Increase both if the layout changes.
 """
-PROGRAM_VERSION = 5
+PROGRAM_VERSION = 6
 """Version of the loops of native programs and of their parameters; equal to the version in
 native/cpu_kernels/program/program.cpp.
 """
@@ -387,6 +387,11 @@ def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis:
 def has_quantized(format: str) -> bool:
     """Return True if a format of quantized weights has native kernels."""
     return _has_current_layout() and format in native.quant_formats
+
+
+def has_vectors() -> bool:
+    """Return True if the compiler of the module had vector types; some loops need them."""
+    return bool(getattr(native, "has_vector_extensions", False))
 
 
 def has_programs() -> bool:

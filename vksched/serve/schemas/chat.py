@@ -12,8 +12,12 @@ from pydantic import Field, model_validator
 from ..api_error import ApiError
 from .sampling_fields import MAX_ALTERNATIVES, Body, SamplingFields
 
-Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
-Tools = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+MAX_MESSAGES, MAX_TOOLS = 4096, 1024
+"""Maximum numbers in a request: many small ones take far more memory than their text."""
+Messages = Annotated[
+    list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+]
+Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class NamedFunction(Body):

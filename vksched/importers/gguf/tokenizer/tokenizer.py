@@ -122,7 +122,8 @@ class Tokenizer:
             A string that is removed after the names of special tokens were found, so that a mark
             within a name prevents that it is parsed.
         space_prefix
-            Begin with a space where the model expects one. False is for texts within an answer.
+            Begin with a space where a sentencepiece model expects one. False is for texts within an
+            answer.
         """
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         out: list[int] = []
