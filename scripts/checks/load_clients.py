@@ -70,6 +70,8 @@ async def right(port: int, case: tuple[str, dict[str, Any]], key: str) -> dict[i
         response.expect(*BUSY)
         if "retry-after" not in response.headers:
             raise Violation(f"a busy server without Retry-After: {response.body[:300]!r}")
+        if response.json()["error"]["code"] == "device_error":
+            raise Violation(f"an answer that a device ended: {response.body[:300]!r}")
         return None
     return answer_of(response, bool(body.get("stream")))
 

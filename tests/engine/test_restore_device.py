@@ -14,6 +14,7 @@ from traced import null_devices
 import vksched as vs
 from vksched.engine.executable import CompiledGraph
 from vksched.engine.faults import Faults, Quarantine
+from vksched.engine.plan_builder import PlanBuilder
 from vksched.engine.state_table import StateTable
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import vulkan_device
@@ -152,6 +153,32 @@ def test_no_run_begins_on_the_closed_device(
     np.testing.assert_array_equal(np.asarray(results[0]), X + 1)
     assert dict(lost.calls) == before
     assert homes(other) == {lost.name} and not sched.failed_devices
+
+
+def test_no_plan_reads_the_closed_device(failed: Failed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is restored while another thread describes the devices for a plan."""
+    sched, lost, _ = failed
+    name, spec_of, threads = lost.name, PlanBuilder._spec, list[threading.Thread]()
+    read: list[Device] = []
+
+    def slow(self: vs.FaultInjectionDevice) -> str:
+        if self is lost and not threads:
+            threads.append(threading.Thread(target=sched.restore_device, args=[name]))
+            threads[0].start()
+            threads[0].join(0.5)
+        return name
+
+    def observed(self: PlanBuilder, device: Device) -> object:
+        read.append(device)
+        return spec_of(self, device)
+
+    monkeypatch.setattr(PlanBuilder, "_spec", observed)
+    monkeypatch.setattr(vs.FaultInjectionDevice, "name", property(slow))
+    topology = sched._preparing.topology()
+    monkeypatch.undo()
+    threads[0].join(LIMIT_S)
+    assert lost not in read and topology.devices[0].disabled_reason
+    assert not sched.failed_devices and current(sched) is not lost
 
 
 def test_a_late_fault_of_the_former_device_does_not_exclude_the_new_one(

@@ -148,8 +148,9 @@ class PlanBuilder:
 
         left_out: excluded devices with the reasons; by default the quarantined ones.
         """
-        out = self.quarantine.reasons if left_out is None else left_out
-        devices = self.opened.devices
+        with self.quarantine.lock:  # a device that returns replaces the closed one meanwhile
+            out = dict(self.quarantine.reasons if left_out is None else left_out)
+            devices = tuple(self.opened.devices)
         specs = tuple(
             replace(self.specs[d.name], memory_node="", disabled_reason=out[d.name])
             if d.name in out
