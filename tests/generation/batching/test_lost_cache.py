@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from inline_engine import InlineEngine
@@ -61,6 +64,26 @@ def test_prefixes_are_forgotten() -> None:
     assert streamed_answer(engine.submit([1] * 9, 3))[0] == [
         output.token for output in InlineEngine().submit([1] * 9, 3)
     ]
+
+
+class Graph:
+    """A graph of the lost device, in a reference cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_freed_graphs_are_collected_before_others_are_compiled() -> None:
+    steps = SimulatedSteps(lost_at=[4])
+    engine = InlineEngine(steps)
+    gc.disable()
+    try:
+        graph = weakref.ref(Graph())
+        assert graph() is not None
+        assert len(list(engine.submit(PROMPT, 5))) == 5
+        assert engine.core.counters().cache_losses == 1 and graph() is None
+    finally:
+        gc.enable()
 
 
 def test_losses_without_progress_end_the_requests() -> None:

@@ -11,6 +11,7 @@ Examples: tests/generation/batching/test_engine_core.py.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -203,6 +204,7 @@ class EngineCore:
         another engine do it.
         """
         self._metrics.cache_losses += 1
+        gc.collect()  # the graphs that were freed are in reference cycles; others are compiled next
         if (hand_over := self.find_successor()) is not None:
             for state in self._scheduler.release_all():
                 hand_over(state)
