@@ -31,13 +31,15 @@ class Settings:
 
 @dataclass
 class Usage:
-    """The memory and files of a process without clients. files: those that are open, without the
-    two pipes of each child process: the number of children that compile grammars varies.
+    """The memory and files of a process without clients. allocated_bytes: those in use, which the
+    process reports. files: those that are open, without the two pipes of each child process: the
+    number of children that compile grammars varies.
     """
 
     resident_bytes: int
     files: int
     threads: int
+    allocated_bytes: int = 0
 
     @classmethod
     def of(cls, pid: int) -> Usage:
@@ -50,8 +52,10 @@ class Usage:
         return cls(int(values["VmRSS"].split()[0]) << 10, files, int(values["Threads"]))
 
     def __str__(self) -> str:
-        size = self.resident_bytes / 2**20
-        return f"{size:.1f} MiB resident, {self.files} files, {self.threads} threads"
+        sizes = f"{self.resident_bytes / 2**20:.1f} MiB resident"
+        if self.allocated_bytes:
+            sizes += f", {self.allocated_bytes / 2**20:.2f} MiB allocated"
+        return f"{sizes}, {self.files} files, {self.threads} threads"
 
 
 def write_model(folder: Path) -> Path:

@@ -1,11 +1,14 @@
 """The server of `serve_load.py`: `vksched serve` on a device that is lost on command.
 
 stdin: "lose" --> the next submission of the device fails, and all later ones
-stdout: the port, once the server listens
+       "measure" --> the bytes that are allocated
+stdout: the port, once the server listens, and the answers to "measure", a line each
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 import threading
 import warnings
@@ -23,6 +26,8 @@ KEYS = ("load-test-key-one", "load-test-key-two")
 NAME = "load"
 SIMULATED = "simulated"
 CACHE_RAM = 4 << 20
+BLOCK_BYTES = 88
+"""The mean size of a small object."""
 
 
 class LossyDevice(vs.FaultInjectionDevice):
@@ -45,12 +50,37 @@ def opened(name: str) -> LossyDevice:
     return LossyDevice(device, None)
 
 
+class HeapInfo(ctypes.Structure):
+    """`struct mallinfo2` of the C library. hblkhd: the bytes of large allocations."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")
+    ] + [(name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")]
+
+
+def allocated_bytes() -> int:
+    """Return the bytes that the interpreter and, with glibc, its libraries have in use: memory that
+    they freed and keep does not count.
+    """
+    gc.collect()
+    heap_info = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    size = BLOCK_BYTES * sys.getallocatedblocks()
+    if heap_info is None:
+        return size
+    heap_info.restype = HeapInfo
+    info = heap_info()
+    return size + int(info.uordblks) + int(info.hblkhd)
+
+
 def obey(sched: vs.Scheduler) -> None:
     """Execute the commands on standard input."""
     for line in sys.stdin:
         command, device = line.strip(), sched.devices[0]
         if command == "lose" and isinstance(device, LossyDevice):
             device.at = 0
+        if command == "measure":
+            print(allocated_bytes(), flush=True)
         LossyDevice.is_held = command == "hold" or LossyDevice.is_held and command != "release"
 
 
