@@ -155,6 +155,32 @@ def test_no_run_begins_on_the_closed_device(
     assert homes(other) == {lost.name} and not sched.failed_devices
 
 
+def test_graphs_compile_while_a_device_is_opened_again(
+    failed: Failed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver takes seconds for it, and the former device is closed: its memory is unknown."""
+    sched, lost, _ = failed
+    spec_of, reopen = vs.FaultInjectionDevice.spec.fget, vs.FaultInjectionDevice.reopen
+    results: list[object] = []
+
+    def spec(self: vs.FaultInjectionDevice) -> vs.DeviceSpec:
+        if self is lost:
+            raise vs.DeviceError("[memory] expected an open device, got a closed one")
+        found: vs.DeviceSpec = spec_of(self)
+        return found
+
+    def slow(self: vs.FaultInjectionDevice) -> vs.FaultInjectionDevice:
+        x = vs.input("x", X.shape)
+        results.append(sched.compile(x * 5)(x=X))
+        return reopen(self)
+
+    monkeypatch.setattr(vs.FaultInjectionDevice, "spec", property(spec))
+    monkeypatch.setattr(vs.FaultInjectionDevice, "reopen", slow)
+    sched.restore_device(lost.name)
+    np.testing.assert_array_equal(np.asarray(results[0]), 5 * X)
+    assert not sched.failed_devices
+
+
 def test_no_plan_reads_the_closed_device(failed: Failed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is restored while another thread describes the devices for a plan."""
     sched, lost, _ = failed

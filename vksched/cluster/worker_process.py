@@ -140,8 +140,10 @@ class ClusterWorker:
 
     def _device_infos(self) -> Iterator[RemoteDeviceInfo]:
         """Yield the current description of each device for drivers."""
-        links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
-        for device in self._opened.devices:
+        devices = self._opened.devices
+        measured = self._calibrator.links(devices, [device.spec for device in devices])
+        links = {a: link for a, b, link in measured if b == CPU}
+        for device in devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))
             spec = replace(spec, onnx_ops=self._onnx_ops)
             yield RemoteDeviceInfo(spec, links.get(device.name, device.link))

@@ -82,12 +82,14 @@ class Calibrator:
         costs = self.known(spec).costs
         return replace(spec, costs=costs) if costs else spec
 
-    def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str, Link], ...]:
+    def links(
+        self, devices: Sequence[Device], specs: Sequence[DeviceSpec]
+    ) -> tuple[tuple[str, str, Link], ...]:
         """Return the links among devices, the last of which is the host: the link that a device
-        reports, else the measured one.
+        reports, else the measured one. specs: those of the devices, which may be closed.
         """
         own = {device.name: device.link for device in devices if device.link is not None}
-        return self.links_of([device.spec for device in devices], own)
+        return self.links_of(specs, own)
 
     def links_of(
         self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
