@@ -456,6 +456,7 @@ def test_command_measures_keeps_and_forgets(
     folder: Path,
 ) -> None:
     monkeypatch.setattr("vksched.tuning.tunable_calls.typical_graph", small_graph)
+    monkeypatch.setenv("COLUMNS", "200")  # long names of variants leave the call less room
     asked = ("tune", "--devices", name, "--time-budget", "60")
     code, out, err = call(capsys, *asked, "--json")
     assert (code, err) == (0, "")

@@ -141,7 +141,7 @@ class ClusterWorker:
     def _device_infos(self) -> Iterator[RemoteDeviceInfo]:
         """Yield the current description of each device for drivers."""
         devices = self._opened.devices
-        measured = self._calibrator.links(devices, [device.spec for device in devices])
+        measured = self._calibrator.links(devices, {each.name: each.spec for each in devices})
         links = {a: link for a, b, link in measured if b == CPU}
         for device in devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))

@@ -38,7 +38,6 @@ from ..runtime.run_stats import RunStats
 from ..runtime.simulated_clock import SimulatedStream
 from ..schedule import Objective
 from ..topology.device_spec import DeviceSpec
-from ..topology.host_names import DRIVER, host_of
 from ..topology.links import Links
 from ..topology.topology import Topology
 from ..trace import Event, Trace
@@ -158,9 +157,7 @@ class PlanBuilder:
             else self._spec(d)
             for d in devices
         )
-        own = [d for d in devices if host_of(d.name) == DRIVER]
-        measured = self._calibrator.links(own, [self.specs[d.name] for d in own])
-        links = (*measured, *self.opened.links())
+        links = (*self._calibrator.links(self.opened.own, self.specs), *self.opened.links())
         return Topology(specs, Links(links)).verify()
 
     def lighten(self, request: Request, cached: CachedPlan | None = None) -> Request:

@@ -83,13 +83,13 @@ class Calibrator:
         return replace(spec, costs=costs) if costs else spec
 
     def links(
-        self, devices: Sequence[Device], specs: Sequence[DeviceSpec]
+        self, devices: Sequence[Device], specs: Mapping[str, DeviceSpec]
     ) -> tuple[tuple[str, str, Link], ...]:
         """Return the links among devices, the last of which is the host: the link that a device
-        reports, else the measured one. specs: those of the devices, which may be closed.
+        reports, else the measured one. specs: those of the devices by name; devices may be closed.
         """
         own = {device.name: device.link for device in devices if device.link is not None}
-        return self.links_of(specs, own)
+        return self.links_of([specs[device.name] for device in devices], own)
 
     def links_of(
         self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
