@@ -176,7 +176,6 @@ void linear(const QuantMatmul& params, const Q8Tile* x, size_t rows, float* out)
     for (size_t first = 0; first < params.rows; first += WIDTH) {
         const size_t count = std::min<size_t>(WIDTH, params.rows - first);
         pack_panel<Format>(params, padded_rows, first, count, panel.data());
-        prefetch_panel(params, first + WIDTH);
         for (size_t row = 0; row < rows; row += MAX_ROWS) {
             const size_t row_count = std::min<size_t>(MAX_ROWS, rows - row);
             F32xN result[MAX_ROWS];

@@ -117,12 +117,3 @@ INLINED void pack_panel(const QuantMatmul& params, const PaddedRows<Format>& row
         pack_scales<Format>(tile, run_count, panel + first);
     }
 }
-
-// Prefetch the rows of the panel that starts at a row, if there is one, while another is multiplied.
-INLINED void prefetch_panel(const QuantMatmul& params, size_t row)
-{
-    constexpr size_t line_words = 16;
-    const size_t end = std::min(row + WIDTH, params.rows) * params.row_words;
-    for (size_t word = row * params.row_words; word < end; word += line_words)
-        __builtin_prefetch(params.words + word, 0, 2);
-}
